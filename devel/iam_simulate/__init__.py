@@ -1,4 +1,4 @@
-"""Asks IAM's simulator about the policies, and records its verdicts for tests/unit/test_iam.py.
+"""Asks IAM's simulator about the policies: verdicts for tests/unit/cloud/test_iam.py.
 
 @cloud-copilot/iam-simulate evaluates conditions and knows the resources and condition keys of each
 EC2 action (it refuses a question with others). It needs Node, which AMI Kiln does not depend on:

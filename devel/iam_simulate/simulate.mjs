@@ -1,6 +1,6 @@
 // Asks @cloud-copilot/iam-simulate, which knows IAM's conditions and the keys of each EC2 action,
 // about every question in tests/data/iam/questions.json; its answers go to standard output.
-// tests/unit/test_iam.py says when and how to run it.
+// tests/unit/cloud/test_iam.py says when and how to run it.
 import { readFileSync } from 'node:fs'
 import { runSimulation } from '@cloud-copilot/iam-simulate'
 

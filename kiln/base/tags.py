@@ -1,7 +1,7 @@
 """The tags that AMI Kiln writes on AWS resources and reads from them.
 
-Templates and the IAM policy are rendered with them; tests/unit/test_tags.py compares
-`gpu_mig/imds.py`, which ships on the image, and docs/records.md with them.
+Templates and the IAM policy are rendered with them; `gpu_mig/imds.py` ships on the image, has its
+own copy of one, and tests/unit/base/test_tags.py compares it.
 """
 
 from __future__ import annotations

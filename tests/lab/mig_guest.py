@@ -10,14 +10,9 @@ from typing import Any
 
 import guests
 
-from kiln.base.paths import RUNTIME, runtime_module
-from kiln.mig.profiles import gpu_types
+from kiln.base.paths import RUNTIME
 from lab.vendors.standins.nvidia_smi import install
 
-target = runtime_module("gpu_mig.target")
-MAP = RUNTIME / "etc/kiln/mig-config.json"
-SHOWN = install.compose()["machines"]
-GPUS = sorted(gpu for gpu, model in SHOWN["models"].items() if "mig_facts" in model)
 SHIPPED = (
     "opt/kiln/lib/gpu_boot",
     "opt/kiln/lib/gpu_common",
@@ -27,6 +22,8 @@ SHIPPED = (
     "etc/default/gpu-mig",
     "etc/kiln/mig-config.json",
     "etc/kiln/mig-config.d",
+    "etc/systemd/system/kiln-.service.d",
+    "etc/systemd/system/kiln-mig.service.d",
     "etc/systemd/system/kiln-mig.service",
     "etc/systemd/system/kubelet.service.d/20-kiln-gpu-gate.conf",
 )
@@ -57,51 +54,11 @@ ExecStart=/usr/local/bin/decide-gpus
 Layout = tuple[bool, tuple[tuple[str, int], ...]]  # MIG mode; how many of which profile
 
 
-def machine_of(gpu: str) -> str:
-    """The smallest instance type with several GPUs of this model, or else with a single GPU."""
-    sizes = {n: len(m["bus"]) for n, m in SHOWN["machines"].items() if m["gpu"] == gpu}
-    return min(sizes, key=lambda name: (sizes[name] == 1, sizes[name], name))
-
-
-def known_kind(gpu: str) -> Any:
-    device_id = f"0x{SHOWN['models'][gpu]['pci']}"
-    return next(kind for kind in gpu_types().values() if device_id in kind.pci_device_ids)
-
-
-def kind_of(gpu: str) -> Any:
-    """gpu-mig's facts about the GPU, by its driver's names of the profiles."""
-    known = known_kind(gpu)
-    names = [profile["profile"] for profile in SHOWN["models"][gpu]["mig_facts"]["profiles"]]
-    pairs = zip(names, known.profiles.values(), strict=True)
-    return known._replace(profiles={name: p._replace(name=name) for name, p in pairs})
-
-
-def layouts(gpu: str) -> dict[str, Layout]:
-    """The labels of the map and of the GPU's own profiles that this GPU supports."""
-    kind, device_id = kind_of(gpu), f"0x{SHOWN['models'][gpu]['pci']}"
-    result: dict[str, Layout] = {
-        target.label_of(name): (True, ((name, profile.max),))
-        for name, profile in known_kind(gpu).profiles.items()
-        if name in kind.profiles
-    }
-    for label, entries in json.loads(MAP.read_text())["mig-configs"].items():
-        mine = [e for e in entries if device_id in e.get("device-filter", [device_id])]
-        if not mine:
-            continue
-        slices = sorted(mine[-1].get("mig-devices", {}).items())
-        wanted = target.Wanted(0, mine[-1]["mig-enabled"], target.shape_all(slices))
-        if not target.misfit(wanted, kind):
-            result[label] = (wanted.mode, tuple(slices))
-    return result
-
-
 class Machine(guests.Guest):
     """A guest with gpu-mig's unit, whose GPUs can be replaced.
 
-    `hidden` are the numbers of GPUs that its nvidia-smi does not show.
+    It shows two of them: what applies to two applies to eight.
     """
-
-    hidden: tuple[int, ...] = ()
 
     def settings(self, **values: str) -> None:
         lines = {"MIG_IMDS": "no", **values}
@@ -128,8 +85,8 @@ class Machine(guests.Guest):
 
     def faults(self, **values: object) -> None:
         """What the stand-in does wrong from now on; nothing without values."""
-        hidden = {"hide": self.hidden} if self.hidden else {}
-        self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps({**hidden, **values}))
+        shown = {"hide": list(range(2, 8)), **values}
+        self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps(shown))
 
     def restart(self) -> None:
         """Run the unit again, as at boot; fails the test with its log when it fails."""

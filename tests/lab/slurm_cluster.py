@@ -18,15 +18,7 @@ from kiln.base.paths import RUNTIME
 from lab.base.shell import run
 
 PACKAGES = ("slurmctld", "slurmd", "munge")
-HOOK = "slurm-drain.example"
-GATE = (
-    "opt/kiln/lib/gpu_boot",
-    "opt/kiln/lib/gpu_common",
-    "usr/local/bin/kiln-gpu-boot",
-    "usr/local/bin/kiln-gpu-gate",
-    "etc/systemd/system/kiln-gpu-boot.service",
-    "etc/systemd/system/slurmd.service.d/20-kiln-gpu-gate.conf",
-)
+HOOK = "etc/kiln/xid.d/50-slurm-drain"
 CODES = (64, 95)  # fatal, and used by no other test
 CONTROLLER, NODE = "controller", "gpu-1"
 CONF = """ClusterName=test
@@ -84,7 +76,7 @@ class Controller(guests.Guest):
 
 
 class Node(xid_guest.Guest):
-    """The guest with slurmd, the Xid monitor, its hook for Slurm, and the gate of MIG."""
+    """The guest with slurmd, the Xid monitor and its hook for Slurm."""
 
 
 @contextlib.contextmanager
@@ -137,19 +129,9 @@ def install(root: Path) -> None:
 
 
 def install_ours(node: Node) -> None:
-    """What the image has for Slurm, with the hook switched on as its comment says."""
+    """What the image has for Slurm, and its hook, not yet switched on."""
     xid_guest.install(node.root)
-    for name in GATE:
-        copied = node.root / name
-        copied.parent.mkdir(parents=True, exist_ok=True)
-        source = RUNTIME / name
-        if source.is_dir():
-            shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(source, copied)
-    run("systemctl", f"--root={node.root}", "enable", "kiln-gpu-boot")
-    hooks = RUNTIME / "etc/kiln/xid.d"
-    node.write("/etc/kiln/xid.d/50-slurm-drain", (hooks / HOOK).read_text(), 0o755)
+    node.write(HOOK, (RUNTIME / "etc/kiln/xid.d/slurm-drain.example").read_text())
     node.write("/etc/kiln/xid.d/60-done", "#!/bin/sh\ncat >> /root/done\n", 0o755)
     # Guests read one kernel log: other tests write codes of their own into it.
     chosen = {"severity": [], "codes": [f"xid {code}" for code in CODES], "injected": True}

@@ -73,7 +73,7 @@ def stop_and_start(ec2: Any, guest: Guest) -> None:
     wait_for(ec2, guest.id, "running")
 
 
-def test_56_slices_after_the_first_boot_a_reboot_and_a_stop_and_start(p4d: Guest, ec2: Any) -> None:
+def test_56_slices_after_boot_reboot_and_stop_and_start(p4d: Guest, ec2: Any) -> None:
     first = settled(p4d)
     assert_cut(p4d)
     assert "layout all-1g.5gb (instance tag kiln:mig-config)" in journal_of(p4d)
@@ -87,7 +87,7 @@ def test_56_slices_after_the_first_boot_a_reboot_and_a_stop_and_start(p4d: Guest
     assert "rebooting once" not in journal_of(p4d)
 
 
-def test_where_fabric_manager_blocks_the_reset_one_reboot_makes_them(p4d: Guest, ec2: Any) -> None:
+def test_one_reboot_where_fabric_manager_blocks_the_reset(p4d: Guest, ec2: Any) -> None:
     faults = json.dumps({"blocks_reset": {"nv-fabricmanager": True}})
     assert p4d.run(f"echo '{faults}' | sudo tee {FAULTS} && sync").returncode == 0
     stop_and_start(ec2, p4d)

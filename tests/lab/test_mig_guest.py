@@ -1,65 +1,33 @@
-"""gpu-mig on a booted machine, through its systemd unit: labels, reboots, kills, refusals.
+"""gpu-mig on a booted machine, through its systemd unit: layouts, reboots, kills, refusals.
 
-The guest is booted straight from the lab's base; its nvidia-smi is the lab's stand-in. All GPUs of
-the shipped map take turns in one guest. One GPU of each architecture is brought to each of its
-labels, with what takes longer (verify, a second apply, reboots); the others to one.
-KILN_MIG_PAIRS=all does it on all GPUs with every label, and changes from every label to every other
-one, as tests/unit/test_mig_properties.py does it without a guest.
+The guest is booted straight from the lab's base; its nvidia-smi is the lab's stand-in. Every label
+of every GPU, and a kill after every command: tests/unit/mig, without a guest.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import guests
 import pytest
-from mig_guest import GPUS, MAP, Layout, Machine, kind_of, lay_down, layouts, machine_of
+from mig_guest import Machine, lay_down
 
 pytestmark = [guests.AS_ROOT, pytest.mark.beside]
-ALL = os.environ.get("KILN_MIG_PAIRS") == "all"
-ONE_OF_EACH = GPUS if ALL else ["A100-40GB", "H100-80GB", "B200-180GB"]
-
-
-def every_change(names: list[str]) -> list[str]:
-    """The shortest sequence that goes from every name to every other: each pair once."""
-    left = {here: [name for name in names if name != here] for here in names}
-    at, walk = [names[0]], []
-    while at:
-        if left[at[-1]]:
-            at.append(left[at[-1]].pop())
-        else:
-            walk.append(at.pop())
-    return walk[::-1]
-
-
-class TwoGpus(Machine):
-    """A machine that shows two of its GPUs: what applies to them applies to the others too."""
-
-    hidden = () if ALL else tuple(range(2, 8))
-
-
-def hidden_of(gpu: str) -> tuple[int, ...]:
-    """Those not shown: that two GPUs get the same layout is tried on one model of each kind."""
-    return () if ALL else tuple(range(2 if gpu in ONE_OF_EACH else 1, 8))
-
-
-def tried(gpu: str) -> dict[str, Layout]:
-    """The labels that the unit makes: all, or the one with the most kinds of slices of a model on
-    which tests/unit/test_mig_properties.py tries all of them."""
-    labels = layouts(gpu)
-    if ALL or gpu in (*ONE_OF_EACH, "GB200-189GB"):
-        return labels
-    name = max(labels, key=lambda label: (len(labels[label][1]), labels[label][0]))
-    return {name: labels[name]}
+# One GPU of each architecture: how many slices of the smallest kind it has, whether it forgets its
+# mode at a reboot.
+MACHINES = {
+    "p4d.24xlarge": ("1g.5gb", False),
+    "p5.48xlarge": ("1g.10gb", True),
+    "p6-b200.48xlarge": ("1g.23gb", True),
+}
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     """A p4d.24xlarge, not booted yet."""
-    with guests.made(TwoGpus, tmp_path) as guest:
+    with guests.made(Machine, tmp_path) as guest:
         lay_down(guest)
         yield guest
 
@@ -67,7 +35,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """One that runs, for the tests in which every GPU takes its turn."""
-    with guests.made(TwoGpus, tmp_path_factory.mktemp("mig")) as guest:
+    with guests.made(Machine, tmp_path_factory.mktemp("mig")) as guest:
         lay_down(guest)
         guest.boot()
         yield guest
@@ -83,61 +51,35 @@ def test_the_boot_makes_the_slices_before_kubelet_starts(machine):
     assert int(done) < int(started)
 
 
-def test_every_label_of_the_map_is_for_a_gpu_that_is_tried_here():
-    tried_here = {label for gpu in GPUS for label in layouts(gpu)}
-    assert set(json.loads(MAP.read_text())["mig-configs"]) <= tried_here
-
-
-@pytest.mark.parametrize("gpu", GPUS)
-def test_every_label_is_made_by_the_unit_verified_and_made_once(running, gpu):
-    running.hidden = hidden_of(gpu)
-    running.gpus(machine_of(gpu))
-    for label, layout in tried(gpu).items():
+@pytest.mark.parametrize("instance_type", MACHINES)
+def test_unit_makes_each_layout_once_and_again_after_a_reboot(running, instance_type):
+    """Instances are lost on every GPU; the mode persists only on Ampere."""
+    profile, forgets_mode = MACHINES[instance_type]
+    running.gpus(instance_type)
+    for label, layout in (
+        ("all-enabled", (True, ())),
+        (f"all-{profile}", (True, ((profile, 7),))),
+        ("all-disabled", (False, ())),
+        (f"all-{profile}", (True, ((profile, 7),))),
+    ):
         running.apply(label)
         assert running.state() == {layout}, label
-        if gpu in ONE_OF_EACH:
-            assert running.verify()["ok"] is True, label
-            running.changes()
-            running.restart()
-            assert running.changes() == [], f"{label}: a second apply changed something"
-
-
-if ALL:
-
-    @pytest.mark.parametrize("gpu", GPUS)
-    def test_every_label_is_reached_from_every_other_one(running, gpu):
-        running.gpus(machine_of(gpu))
-        wanted = layouts(gpu)
-        before = "the factory"
-        for label in every_change(list(wanted)):
-            running.apply(label)
-            assert running.state() == {wanted[label]}, f"{label} after {before}"
-            before = label
-
-
-@pytest.mark.parametrize("gpu", ONE_OF_EACH)
-def test_after_a_reboot_what_the_gpus_forgot_is_made_again(running, gpu):
-    """Instances are lost on every GPU; the mode persists only on Ampere."""
-    running.hidden = hidden_of(gpu)
-    running.gpus(machine_of(gpu))
-    wanted = layouts(gpu)
-    forgets_mode = kind_of(gpu).arch != "ampere"
-    for label in wanted if ALL else ["all-balanced", "all-enabled"]:
-        mode, slices = wanted[label]
-        running.apply(label)
-        running.reboot()
-        assert running.state() == {wanted[label]}, label
-        commands = running.changes()
-        assert any("-mig" in c for c in commands) == (mode and forgets_mode), label
-        assert any("-cgi" in c for c in commands) == bool(slices), label
+        assert running.verify()["ok"] is True, label
+    running.changes()
+    running.restart()
+    assert running.changes() == [], "a second apply changed something"
+    running.reboot()
+    assert running.state() == {layout}
+    commands = running.changes()
+    assert any("-mig" in c for c in commands) == forgets_mode
+    assert any("-cgi" in c for c in commands)
 
 
 def test_nothing_to_do_changes_nothing_at_boot(machine):
+    machine.boot()
     for instance_type, label in (("p4d.24xlarge", ""), ("g5.xlarge", "all-balanced")):
         machine.gpus(instance_type)
         machine.settings(MIG_CONFIG=label)
-        if not machine.leader:
-            machine.boot()
         machine.restart()
         assert machine.unit("ActiveState", "Result") == ["active", "success"]
         assert machine.changes() == []
@@ -182,7 +124,7 @@ def test_a_reboot_that_does_not_help_is_not_repeated(machine):
 
 
 @pytest.mark.parametrize(("block", "kubelet"), [("yes", "inactive"), ("no", "active")])
-def test_a_failed_layout_fails_the_unit_and_joins_only_if_allowed(machine, block, kubelet):
+def test_failed_layout_joins_only_if_allowed(machine, block, kubelet):
     machine.settings(MIG_CONFIG="all-1g.10bg", MIG_BLOCK_JOIN=block)
     machine.boot()
     assert machine.unit("ActiveState") == ["failed"]
@@ -192,8 +134,7 @@ def test_a_failed_layout_fails_the_unit_and_joins_only_if_allowed(machine, block
 
 
 def test_killed_after_any_command_the_next_boot_ends_as_wanted(machine):
-    """After the first, the middle and the last command; with KILN_MIG_PAIRS=all after each, as
-    tests/unit/test_mig_apply.py does it without a guest."""
+    """After the first, the middle and the last command."""
     machine.boot()
     machine.run("gpu-mig", "apply", "all-balanced")
     machine.changes()
@@ -201,7 +142,7 @@ def test_killed_after_any_command_the_next_boot_ends_as_wanted(machine):
     commands = len(json.loads(answer)["commands"])
     assert commands > 4
     machine.settings(MIG_CONFIG="all-3g.20gb")
-    for n in range(1, commands + 1) if ALL else (1, commands // 2, commands):
+    for n in (1, commands // 2, commands):
         machine.run("gpu-mig", "apply", "all-balanced")
         machine.faults(rules=[{"match": [], "nth": n, "after": True, "kill_parent": True}])
         machine.run("systemctl", "restart", "kiln-mig.service", check=False)

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import shutil
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from conftest import Guest, Launch, launching, wait_for
+from conftest import Guest, Launch, wait_for
 
 from kiln.base.paths import RUNTIME
-from lab.daemon import control
 from lab.vendors.standins.nvidia_smi import install
 from tests.unit import commands
 
@@ -30,7 +24,6 @@ SLICES = {
     IMAGES_OWN: ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"],
     BY_TAG: ["1g.5gb"] * 7,
     BY_USER_DATA: ["2g.10gb"] * 3,
-    "": [],
 }
 SHIPPED = (
     "opt/kiln/lib/gpu_boot",
@@ -41,8 +34,6 @@ SHIPPED = (
     "etc/kiln/mig-config.json",
     "etc/systemd/system/kiln-mig.service",
 )
-USER_DATA = f"#!/bin/sh\n# kiln:mig-config={BY_USER_DATA}\ntrue\n"
-SEEN_TAGS = {"InstanceMetadataTags": "enabled"}
 
 
 def archive() -> bytes:
@@ -102,20 +93,6 @@ def ami(ec2: Any, key: tuple[str, Path], source_ami: str) -> Iterator[str]:
     ec2.deregister_image(ImageId=image)
 
 
-def started(launch: Launch, ami: str, tag: str = "", **more: Any) -> Guest:
-    """An instance of the AMI whose unit has run."""
-    if tag:
-        tags = [{"Key": "kiln:mig-config", "Value": tag}]
-        more["TagSpecifications"] = [{"ResourceType": "instance", "Tags": tags}]
-    return ran(launch(ami, InstanceType=TYPE, **more))
-
-
-@pytest.fixture
-def start(launch: Launch, ami: str) -> Callable[..., Guest]:
-    """Start an instance of the AMI for this test alone."""
-    return partial(started, launch, ami)
-
-
 def ran(guest: Guest) -> Guest:
     """The guest, when its unit has run."""
     deadline = time.monotonic() + 120
@@ -137,7 +114,7 @@ def unit_log(guest: Guest) -> str:
 
 
 def slices(guest: Guest) -> list[list[str]]:
-    """Each GPU's instances as nvidia-smi lists them; [] also where MIG is off."""
+    """Each GPU's instances as nvidia-smi lists them."""
     listed = guest.run("sudo nvidia-smi mig -lgi").stdout
     rows = [line.split() for line in listed.splitlines() if " MIG " in line]
     return [sorted(row[3] for row in rows if row[1] == str(n)) for n in range(8)]
@@ -147,107 +124,22 @@ def holds(guest: Guest, label: str) -> None:
     assert slices(guest) == [SLICES[label]] * 8, unit_log(guest)
 
 
-@dataclass(frozen=True)
-class Booted:
-    """An instance, and what its first boot made: each GPU's slices, what the unit said."""
-
-    guest: Guest
-    slices: list[list[str]]
-    said: str
-
-    def again(self) -> str:
-        """Run the unit once more, with what the instance is told now; what it says."""
-        self.guest.run("sudo systemctl restart kiln-mig.service")
-        return unit_log(self.guest)
+def again(guest: Guest) -> str:
+    """Run the unit once more, with what the instance is told now; what it says."""
+    guest.run("sudo systemctl restart kiln-mig.service")
+    return unit_log(guest)
 
 
-def booted(guest: Guest) -> Booted:
-    """The guest, when its first boot is over."""
-    return Booted(ran(guest), slices(guest), unit_log(guest))
-
-
-@pytest.fixture(scope="module")
-def starts(ec2: Any, key: tuple[str, Path], ami: str) -> Iterator[Callable[..., Guest]]:
-    """Start an instance of the AMI for several tests; `tag` is its kiln:mig-config."""
-    with launching(ec2, key, ami) as launch:
-        yield partial(started, launch, ami)
-
-
-@pytest.fixture(scope="module")
-def plain(starts: Callable[..., Guest]) -> Booted:
-    """An instance that was launched without a word. IMDS does not show its tags."""
-    return booted(starts())
-
-
-@pytest.fixture(scope="module")
-def chosen(starts: Callable[..., Guest]) -> Booted:
-    """An instance with a layout by tag, and another one by user-data."""
-    return booted(starts(BY_TAG, MetadataOptions=SEEN_TAGS, UserData=USER_DATA))
-
-
-@pytest.fixture
-def tag(ec2: Any, chosen: Booted) -> Iterator[Callable[[str], None]]:
-    """Tags `chosen` with another layout; "" takes its tag away. It is BY_TAG after the test."""
-    name = {"Key": "kiln:mig-config"}
-
-    def change(label: str) -> None:
-        if label:
-            ec2.create_tags(Resources=[chosen.guest.id], Tags=[{**name, "Value": label}])
-        else:
-            ec2.delete_tags(Resources=[chosen.guest.id], Tags=[name])
-
-    yield change
-    change(BY_TAG)
-    chosen.again()
-
-
-def test_without_a_word_the_images_own_layout_is_made(plain: Booted) -> None:
-    assert plain.slices == [SLICES[IMAGES_OWN]] * 8, plain.said
-    assert f"layout {IMAGES_OWN} (MIG_CONFIG in /etc/default/gpu-mig)" in plain.said
-
-
-def test_a_tag_chooses_other_slices_and_wins_over_user_data(chosen: Booted) -> None:
-    assert chosen.slices == [SLICES[BY_TAG]] * 8, chosen.said
-    assert f"layout {BY_TAG} (instance tag kiln:mig-config)" in chosen.said
-
-
-def test_user_data_chooses_other_slices(chosen: Booted, tag: Callable[[str], None]) -> None:
-    """At a first boot: as Karpenter gives it, below."""
-    tag("")
-    said = chosen.again()
-    holds(chosen.guest, BY_USER_DATA)
-    assert f"layout {BY_USER_DATA} (user-data)" in said
-
-
-def test_a_tag_that_imds_may_not_show_is_not_seen_and_the_journal_says_so(
-    plain: Booted, ec2: Any
-) -> None:
+def test_launch_without_a_word_gets_the_images_layout(launch: Launch, ami: str, ec2: Any) -> None:
+    guest = ran(launch(ami, InstanceType=TYPE))
+    holds(guest, IMAGES_OWN)
+    assert f"layout {IMAGES_OWN} (MIG_CONFIG in /etc/default/gpu-mig)" in unit_log(guest)
+    # A tag that IMDS may not show is not seen.
     tags = [{"Key": "kiln:mig-config", "Value": BY_TAG}]
-    ec2.create_tags(Resources=[plain.guest.id], Tags=tags)
-    said = plain.again()
-    ec2.delete_tags(Resources=[plain.guest.id], Tags=tags)
-    holds(plain.guest, IMAGES_OWN)
-    assert f"layout {IMAGES_OWN} (MIG_CONFIG in /etc/default/gpu-mig)" in said
-    assert "no tag kiln:mig-config and no such line in user-data" in said
-
-
-def test_with_imds_disabled_the_images_own_layout_is_made(plain: Booted, ec2: Any) -> None:
-    tags = [{"Key": "kiln:mig-config", "Value": BY_TAG}]
-    ec2.create_tags(Resources=[plain.guest.id], Tags=tags)
-    options = {"InstanceId": plain.guest.id, **SEEN_TAGS}
-    ec2.modify_instance_metadata_options(**options, HttpEndpoint="disabled")
-    said = plain.again()
-    ec2.modify_instance_metadata_options(
-        **{**options, "InstanceMetadataTags": "disabled"}, HttpEndpoint="enabled"
-    )
-    ec2.delete_tags(Resources=[plain.guest.id], Tags=tags)
-    holds(plain.guest, IMAGES_OWN)
-    assert f"layout {IMAGES_OWN} (MIG_CONFIG in /etc/default/gpu-mig)" in said
-    assert "IMDS refused a token (HTTP 403)" in said
-
-
-def test_a_silent_imds_fails_the_unit_in_time(plain: Booted) -> None:
-    guest = plain.guest
+    ec2.create_tags(Resources=[guest.id], Tags=tags)
+    assert "no tag kiln:mig-config and no such line in user-data" in again(guest)
+    holds(guest, IMAGES_OWN)
+    # A silent IMDS fails the unit in time.
     nobody = "http://" + ".".join([*guest.address.split(".")[:2], "255", "254"])
     settings = "/etc/systemd/system/kiln-mig.service.d"
     guest.run(
@@ -255,48 +147,43 @@ def test_a_silent_imds_fails_the_unit_in_time(plain: Booted) -> None:
         f"Environment=AWS_EC2_METADATA_SERVICE_ENDPOINT={nobody}\\n' | "
         f"sudo tee {settings}/nobody.conf && sudo systemctl daemon-reload"
     )
-    said = plain.again()
-    state = unit(guest)
+    assert "IMDS does not tell the launch's MIG layout" in again(guest)
+    assert unit(guest) == "failed"
     times = guest.run(
         "systemctl show kiln-mig.service -pExecMainStartTimestampMonotonic "
         "-pExecMainExitTimestampMonotonic --value"
     ).stdout.split()
-    gate = guest.run("sudo /usr/local/bin/kiln-gpu-gate 2>&1").stdout
-    guest.run(f"sudo rm -r {settings} && sudo systemctl daemon-reload")
-    assert state == "failed"
-    assert "IMDS does not tell the launch's MIG layout" in said
-    assert "IMDS" in gate
     # µs. One attempt to connect may last more than two minutes.
     assert int(times[1]) - int(times[0]) < 120e6
+    assert "IMDS" in guest.run("sudo /usr/local/bin/kiln-gpu-gate 2>&1").stdout
 
 
-def assert_left_alone(guest: Guest, said: str) -> None:
-    """The unit has failed by a label that is not there, and did nothing to GPUs without MIG."""
+def test_tag_wins_over_user_data_and_a_bad_one_changes_nothing(
+    launch: Launch, ami: str, ec2: Any
+) -> None:
+    name = {"Key": "kiln:mig-config"}
+    guest = ran(
+        launch(
+            ami,
+            InstanceType=TYPE,
+            MetadataOptions={"InstanceMetadataTags": "enabled"},
+            UserData=f"#!/bin/sh\n# kiln:mig-config={BY_USER_DATA}\ntrue\n",
+            TagSpecifications=[{"ResourceType": "instance", "Tags": [{**name, "Value": BY_TAG}]}],
+        )
+    )
+    holds(guest, BY_TAG)
+    assert f"layout {BY_TAG} (instance tag kiln:mig-config)" in unit_log(guest)
+    ec2.create_tags(Resources=[guest.id], Tags=[{**name, "Value": "all-1g.5bg"}])
+    assert "did you mean 'all-1g.5gb'?" in again(guest)
     assert unit(guest) == "failed"
-    assert "no label 'all-1g.5bg' in the MIG configuration" in said
-    assert "did you mean 'all-1g.5gb'?" in said
-    assert "Traceback" not in said
-    holds(guest, "")
-    assert "Enabled" not in guest.run("nvidia-smi --query-gpu=mig.mode.pending --format=csv").stdout
+    holds(guest, BY_TAG)
+    ec2.delete_tags(Resources=[guest.id], Tags=[name])
+    assert f"layout {BY_USER_DATA} (user-data)" in again(guest)
+    assert unit(guest) == "active"
+    holds(guest, BY_USER_DATA)
 
 
-def test_a_label_of_a_tag_that_is_not_there_fails_the_unit_and_leaves_the_gpus_alone(
-    chosen: Booted, tag: Callable[[str], None]
-) -> None:
-    # What another host's GPUs are: as from the factory.
-    chosen.guest.run("sudo rm -r /run/kiln-lab/nvidia-smi /var/lib/kiln-lab/nvidia-smi")
-    tag("all-1g.5bg")
-    assert_left_alone(chosen.guest, chosen.again())
-
-
-def test_a_label_of_user_data_that_is_not_there_fails_the_unit_and_leaves_the_gpus_alone(
-    start: Callable[..., Guest],
-) -> None:
-    guest = start(UserData="#cloud-config\n# kiln:mig-config=all-1g.5bg\n")
-    assert_left_alone(guest, unit_log(guest))
-
-
-LINE, EKS = "al2/al2_last/base/x86_64", "al2023/lts/eks/x86_64"
+LINE = "al2/al2_last/base/x86_64"
 
 
 @pytest.fixture(scope="module")
@@ -308,94 +195,25 @@ def channel(ami: str, client: Any) -> Iterator[None]:
     client("ssm").delete_parameter(Name=name)
 
 
-@pytest.fixture(scope="module")
-def network(ec2: Any) -> dict[str, str]:
-    """The default subnet and security group, as the documents call them."""
+def test_launch_template_of_consume_starts_the_channels_image(
+    channel: None, ec2: Any, key: tuple[str, Path]
+) -> None:
+    flags = ["--line", LINE, "--for", "launch-template-json", "--label", BY_TAG]
+    done = commands.invoke("consume", *flags, "--instance-type", TYPE)
+    assert done.returncode == 0, done.stderr
+    template = json.loads(done.stdout)
     subnet = ec2.describe_subnets()["Subnets"][0]
     of_vpc = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}]
     group = ec2.describe_security_groups(Filters=of_vpc)["SecurityGroups"][0]["GroupId"]
-    return {"SUBNET": subnet["SubnetId"], "GROUP": group}
-
-
-def document(kind: str, label: str, line: str = LINE) -> str:
-    """What `consume` writes."""
-    flags = ["--line", line, "--for", kind, "--label", label, "--instance-type", TYPE]
-    done = commands.invoke("consume", *flags)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.fixture
-def applied(ec2: Any, key: tuple[str, Path]) -> Iterator[Callable[[str], Guest]]:
-    """The guest of an instance, when its unit has run; it is gone after the test."""
-    ids = []
-
-    def wait(instance: str) -> Guest:
-        ids.append(instance)
-        guest = Guest(instance, wait_for(ec2, instance, "running"), "ec2-user", key[1])
-        return ran(guest)
-
-    yield wait
-    ec2.terminate_instances(InstanceIds=ids)
-
-
-def test_the_launch_template_of_consume_starts_the_channels_image_with_its_layout(
-    channel: None, network: dict[str, str], ec2: Any, applied: Callable[[str], Guest]
-) -> None:
-    template = json.loads(document("launch-template-json", BY_TAG))
     for card in template["LaunchTemplateData"]["NetworkInterfaces"]:
-        card["Groups"] = [network["GROUP"]]
+        card["Groups"] = [group]
     ec2.create_launch_template(**template)
     name = {"LaunchTemplateName": template["LaunchTemplateName"]}
     started = ec2.run_instances(LaunchTemplate=name, MinCount=1, MaxCount=1)["Instances"][0]
     ec2.delete_launch_template(**name)
-    holds(applied(started["InstanceId"]), BY_TAG)
-
-
-def test_the_command_of_consume_starts_the_layout(
-    channel: None,
-    network: dict[str, str],
-    lab: Any,
-    key: tuple[str, Path],
-    applied: Callable[[str], Guest],
-) -> None:
-    if not shutil.which("aws"):
-        pytest.skip("needs the AWS CLI on PATH")
-    done = subprocess.run(
-        ["bash"], input=document("cli", BY_TAG), capture_output=True, text=True, check=False,
-        env={**os.environ, **control.environment(lab), **network, "KEY": key[0]},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    holds(applied(json.loads(done.stdout)["Instances"][0]["InstanceId"]), BY_TAG)
-
-
-def test_the_user_data_of_a_karpenter_node_starts_the_layout(start: Callable[..., Guest]) -> None:
-    """As Karpenter makes it of the node class: it shows no tags in IMDS."""
-    (nodes, _) = yaml.safe_load_all(document("karpenter", BY_USER_DATA, EKS))
-    own = "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\n"
-    message = 'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="//"\n\n' + "".join(
-        f"--//\nContent-Type: application/node.eks.aws\n\n{text}\n"
-        for text in (nodes["spec"]["userData"], own)
-    )
-    guest = start(
-        **{"tag": nodes["spec"]["tags"]["kiln:mig-config"]}, UserData=f"{message}--//--\n"
-    )
-    holds(guest, BY_USER_DATA)
-    assert f"layout {BY_USER_DATA} (user-data)" in unit_log(guest)
-
-
-def test_a_tag_changed_to_a_bad_one_leaves_the_slices_that_are_there(
-    chosen: Booted, tag: Callable[[str], None]
-) -> None:
-    guest = chosen.guest
-    holds(guest, BY_TAG)
-    tag("nonsense")
-    chosen.again()
-    assert unit(guest) == "failed"
-    holds(guest, BY_TAG)
-    tag(BY_USER_DATA)
-    chosen.again()
-    assert unit(guest) == "active"
-    holds(guest, BY_USER_DATA)
-    answer = json.loads(guest.run("sudo /usr/local/bin/gpu-mig verify --json").stdout)
-    assert answer["ok"] is True
+    instance = started["InstanceId"]
+    try:
+        address = wait_for(ec2, instance, "running")
+        holds(ran(Guest(instance, address, "ec2-user", key[1])), BY_TAG)
+    finally:
+        ec2.terminate_instances(InstanceIds=[instance])

@@ -10,7 +10,7 @@ import yaml
 from mutations import Mutation, Round
 
 from kiln.base.paths import AMI_TESTS
-from tests.unit.test_overlay import written
+from tests.unit.matrix.overlays import written
 
 pytestmark = pytest.mark.beside
 ENTRIES = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())["checks"]

@@ -202,7 +202,7 @@ def test_a_rebuild_with_other_provisioners_is_refused(world: World, history: His
     script.write_text(text)
     assert done.returncode == 2
     assert "does not bake what run" in done.stderr
-    # The way out, for records with and without a commit, is in tests/unit/test_rebuild.py.
+    # The way out, for records with and without a commit, is in tests/unit/pipeline/test_rebuild.py.
     assert "the record" in done.stderr
 
 

@@ -118,16 +118,3 @@ def install(root: Path) -> None:
         ["systemctl", f"--root={root}", "enable", UNIT, "kiln-xid-hooks.path", "boot-id"],
         check=True, capture_output=True,
     )  # fmt: skip
-
-
-def from_debian(package: str, folder: Path) -> Path:
-    """The files of a Debian package, unpacked below `folder`; skips without a package mirror."""
-    folder.mkdir(parents=True, exist_ok=True)
-    got = subprocess.run(
-        ["apt-get", "download", package], cwd=folder, capture_output=True, text=True, check=False
-    )
-    if got.returncode:
-        pytest.skip(f"no Debian mirror gives {package}: {got.stderr.strip()[-200:]}")
-    (result,) = folder.glob(f"{package}_*.deb")
-    subprocess.run(["dpkg-deb", "-x", result, folder / "files"], check=True)
-    return folder / "files"

@@ -1,7 +1,7 @@
 """`./invoke` for tests: the whole command line in a process of its own, without a new Python.
 
 A first process has imported the program and starts a copy of itself (a fork) for each call. What
-the shell script `invoke` does before is left out; test_main.py and test_first_call.py run it.
+the shell script `invoke` does before is left out; test_program.py and test_first_call.py run it.
 """
 
 from __future__ import annotations

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import botocore.waiter
 import pytest
 
 from devel import lab_api
@@ -19,6 +22,15 @@ from tests.unit.publish.channel import AL2, HOME, OTHER, RECIPE, Bake, Client, v
 from tests.unit.records import a_record
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _short_waits() -> Iterator[None]:
+    """A waiter of botocore asks every few seconds, and the lab is done in milliseconds."""
+    asleep = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, 0.02)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.waiter, "time", asleep)
+        yield
+
+
 @pytest.fixture(scope="session")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with lab_api.serving(tmp_path_factory.mktemp("lab")) as served:
@@ -26,26 +38,20 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def client(endpoint: str) -> Callable[..., Any]:
-    return partial(lab_api.client, endpoint)
-
-
-@pytest.fixture(scope="session")
-def instance(client: Client) -> str:
+def instance(endpoint: str) -> str:
     """What the AMIs are made of."""
-    parent = client("ssm").get_parameter(Name=AL2)["Parameter"]["Value"]
-    ec2 = client("ec2")
+    parent = lab_api.client(endpoint, "ssm").get_parameter(Name=AL2)["Parameter"]["Value"]
+    ec2 = lab_api.client(endpoint, "ec2")
     launched = ec2.run_instances(ImageId=parent, InstanceType="t3.micro", MinCount=1, MaxCount=1)
     made = str(launched["Instances"][0]["InstanceId"])
-    ec2.get_waiter("instance_running").wait(InstanceIds=[made], WaiterConfig={"Delay": 1})
+    ec2.get_waiter("instance_running").wait(InstanceIds=[made])
     return made
 
 
-@pytest.fixture(autouse=True)
-def _credentials(
-    endpoint: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An empty build folder and empty channels; AWS is the lab's API."""
+@pytest.fixture
+def client(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """The lab's API in the place of AWS, with empty channels; an empty build folder."""
+    client = partial(lab_api.client, endpoint)
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "KILN")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -62,6 +68,7 @@ def _credentials(
         # As many as SSM takes in a call.
         for first in range(0, len(names), 10):
             ssm.delete_parameters(Names=names[first : first + 10])
+    return client
 
 
 @pytest.fixture
@@ -85,7 +92,7 @@ def bake(client: Client, instance: str, tmp_path: Path) -> Iterator[Bake]:
         name = f"{RECIPE.name}-{run_id}-{tmp_path.name}"
         ami_id = str(ec2.create_image(InstanceId=of or instance, Name=name)["ImageId"])
         ec2.get_waiter("image_available").wait(
-            ImageIds=[ami_id], WaiterConfig={"Delay": 1, "MaxAttempts": 600}
+            ImageIds=[ami_id], WaiterConfig={"MaxAttempts": 6000}
         )
         carried = {
             "kiln:recipe": RECIPE.name,

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
 import pytest
-from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
-from kiln.base.tags import INPUT_DIGEST
 from kiln.base.tags import LINE as LINE_TAG
 from kiln.base.vocabulary import utc_now
 from kiln.cloud import images
 from kiln.matrix.model import Publish
-from kiln.pipeline import plan as planning
 from kiln.publish import channels
 from kiln.publish import promote as moves
-from kiln.publish.night import plan_night, run_night
-from kiln.publish.publish import Publication
 from kiln.publish.retire import Retirement, plan_retirement, retire
 from kiln.publish.sweep import leftovers, sweep
 from tests.unit.publish import faults
@@ -32,10 +25,8 @@ from tests.unit.publish.channel import (
     HOME,
     LINE,
     OTHER,
-    RECIPE,
     Bake,
     Client,
-    a_line,
     back,
     described,
     promoted,
@@ -44,11 +35,7 @@ from tests.unit.publish.channel import (
 )
 from tests.unit.publish.faults import Killed, faulty
 
-NAMES = (channels.image_parameter, channels.release_parameter)
-# KILN_PUBLISH_KILLS=all kills every task at every call; otherwise at some.
-ALL = os.environ.get("KILN_PUBLISH_KILLS") == "all"
-# What no two cases may share: they run in one lab.
-_NUMBERS = count()
+pytestmark = pytest.mark.slow
 
 
 @dataclass
@@ -149,39 +136,29 @@ def rolling_back(world: World) -> Task:
 
 def retiring(world: World) -> Task:
     """An AMI that goes all three steps, beside one that a channel holds and one tagged to stay."""
-    for region in (HOME, OTHER):
-        for image in images.own_images(AWS.in_region(region)):
-            ec2 = world.client("ec2", region)
-            ec2.disable_image_deregistration_protection(ImageId=image.ami_id)
-            ec2.deregister_image(ImageId=image.ami_id)
     held = world.baked()
     kept = world.baked(**{LINE_TAG: LINE, "kiln:keep": "yes"})
-
-    def one_that_its_channel_has_left() -> str:
-        ami_id = world.baked()
-        published(ami_id=ami_id)
-        published(ami_id=held)
-        return ami_id
-
-    old = {"id": one_that_its_channel_has_left()}
     settings = {LINE: Publish(keep={"nightly": 1}, deprecate_after=1, deregister_after=1)}
     days = count(2, 2)
+    old: list[str] = []
+
+    def one_that_its_channel_has_left() -> None:
+        old.append(world.baked())
+        published(ami_id=old[-1])
+        published(ami_id=held)
 
     def step() -> bool:
         """Whether there was a step to do, two days after the one before."""
         then = utc_now() + timedelta(days=next(days))
         with pytest.MonkeyPatch.context() as later:
             later.setattr("kiln.publish.retire.utc_now", lambda: then)
-            return stepped()
-
-    def stepped() -> bool:
-        planned = plan_retirement(AWS, [OTHER], settings)
-        assert not {held, kept} & {image.ami_id for image in planned.would}
-        mine = tuple(image for image in planned.would if image.ami_id == old["id"])
-        done = retire(AWS, Retirement(mine, ()))
-        failed = [image.error for image in done.would if image.error]
-        if failed:
-            raise KilnError("; ".join(failed), exit_status=1)
+            planned = plan_retirement(AWS, [OTHER], settings)
+            assert not {held, kept} & {image.ami_id for image in planned.would}
+            mine = tuple(image for image in planned.would if image.ami_id == old[-1])
+            done = retire(AWS, Retirement(mine, ()))
+        for image in done.would:
+            if image.error:
+                raise KilnError(image.error, exit_status=1)
         return bool(mine)
 
     def run() -> None:
@@ -191,80 +168,15 @@ def retiring(world: World) -> Task:
     def finish() -> None:
         while step():
             pass
-        assert old["id"] not in {image.ami_id for image in images.own_images(AWS)}
+        assert old[-1] not in {image.ami_id for image in images.own_images(AWS)}
         sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))
         disks = world.client("ec2").describe_snapshots(OwnerIds=["self"])["Snapshots"]
-        assert not [disk for disk in disks if old["id"] in disk["Description"]], "snapshots leaked"
+        assert not [disk for disk in disks if old[-1] in disk["Description"]], "snapshots leaked"
         for ami_id in (held, kept):
             assert described(world.client, ami_id)["State"] == "available"
-        old["id"] = one_that_its_channel_has_left()
+        one_that_its_channel_has_left()
 
-    return Task(run, finish)
-
-
-def sweeping(world: World) -> Task:
-    """Leftovers of an old run in the other region, beside a run that is at work."""
-    ec2 = world.client("ec2", OTHER)
-    at_work = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{next(_NUMBERS):04x}"
-
-    def long_ago() -> str:
-        return f"20251101T000000Z-{next(_NUMBERS):04x}"
-
-    def leave(run_id: str) -> None:
-        tags = [{"Key": "kiln:run-id", "Value": run_id}]
-        ec2.create_key_pair(
-            KeyName=f"kiln-{run_id}", TagSpecifications=[{"ResourceType": "key-pair", "Tags": tags}]
-        )
-        ec2.create_volume(
-            AvailabilityZone=f"{OTHER}a",
-            Size=1,
-            TagSpecifications=[{"ResourceType": "volume", "Tags": tags}],
-        )
-
-    def run() -> None:
-        done = sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))
-        failed = [image.error for image in done if image.error]
-        if failed:
-            raise KilnError("; ".join(failed), exit_status=1)
-
-    def finish() -> None:
-        run()
-        assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
-        keys = [key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]]
-        assert f"kiln-{at_work}" in keys
-        leave(long_ago())
-
-    run()
-    leave(at_work)
-    leave(long_ago())
-    return Task(run, finish)
-
-
-def a_night(world: World) -> Task:
-    """A row whose AMI was built, but has not reached its channel."""
-    digest = planning.plan_build(RECIPE, AWS, planning.Options()).input_digest
-    ami_id = world.baked(**{INPUT_DIGEST: digest})
-    line = a_line(Publish(regions=(OTHER,)))
-
-    def publish(line: Any, chosen: str) -> Publication:
-        return published(OTHER, ami_id=chosen)
-
-    def build(recipes: Any) -> Any:
-        raise AssertionError("it is built already")
-
-    def run() -> None:
-        for result in run_night(plan_night([line], AWS), build, publish):
-            if result.action == "failed":
-                raise KilnError(result.why, exit_status=1)
-
-    def finish() -> None:
-        run()
-        assert resolved(world.client, "nightly") == ami_id
-        assert [(row.action, row.ami_id) for row in plan_night([line], AWS)] == [("skip", ami_id)]
-        for region in (HOME, OTHER):
-            names = [name(LINE, "nightly") for name in NAMES]
-            world.client("ssm", region).delete_parameters(Names=names)
-
+    one_that_its_channel_has_left()
     return Task(run, finish)
 
 
@@ -273,8 +185,6 @@ TASKS = {
     "promote": promoting,
     "rollback": rolling_back,
     "retire": retiring,
-    "sweep": sweeping,
-    "nightly": a_night,
 }
 
 
@@ -286,9 +196,9 @@ def task(request: pytest.FixtureRequest, client: Client, bake: Bake) -> Task:
 def test_interrupted_task_is_continued(task: Task) -> None:
     """Killed after it has changed something, a region that is down, credentials that expire."""
     ends: list[tuple[faults.Fault, str]] = [
-        (faults.after_writes(1, faults.killed()), ""),
+        (faults.after_writes(1, faults.killed), ""),
         (faults.region_down(OTHER), OTHER),
-        (faults.after_writes(1, faults.token_expired()), "Expired"),
+        (faults.after_writes(1, faults.token_expired), "Expired"),
     ]
     for fault, message in ends:
         with faulty(fault):
@@ -300,21 +210,6 @@ def test_interrupted_task_is_continued(task: Task) -> None:
                 with pytest.raises(Killed):
                     task.run()
         task.finish()
-    with faulty(faults.throttled()):
-        task.run()
-    task.finish()
-
-
-@pytest.mark.skipif(not ALL, reason="KILN_PUBLISH_KILLS=all: kills each task at each of its calls")
-@pytest.mark.parametrize("fault", [faults.killed(), faults.region_down(OTHER)])
-def test_task_killed_at_any_call_is_finished_by_the_next(task: Task, fault: faults.Fault) -> None:
-    for number in count():
-        with faulty(faults.since(number, fault)) as sent, contextlib.suppress(Killed, KilnError):
-            task.run()
-        task.finish()
-        if len(sent) <= number:
-            break
-    assert number > 10
 
 
 def test_failed_copy_is_replaced(
@@ -322,10 +217,9 @@ def test_failed_copy_is_replaced(
 ) -> None:
     bake(1)
     failed: list[str] = []
-    real = BaseClient._make_api_call  # type: ignore[attr-defined]
 
-    def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
-        answer = real(self, operation, parameters)
+    def act(region: str, operation: str, given: dict[str, Any], call: Callable[[], Any]) -> Any:
+        answer = call()
         if operation == "CopyImage" and not failed:
             failed.append(answer["ImageId"])
         for image in answer.get("Images", []):
@@ -333,10 +227,9 @@ def test_failed_copy_is_replaced(
                 image |= {"State": "failed", "StateReason": {"Message": "no such key"}}
         return answer
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", call)
-    with pytest.raises(KilnError, match="is failed: no such key") as refused:
+    faults.at_each_call(monkeypatch, act)
+    with pytest.raises(KilnError, match="is failed: no such key"):
         published(OTHER)
-    assert "publish again makes another one" in str(refused.value)
     assert channels.held(AWS, LINE, "nightly") is None
     published(OTHER)
     assert resolved(client, "nightly", OTHER) not in failed

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
-from botocore.client import BaseClient
+import yaml
+from botocore.stub import Stubber
 
 from kiln.base.errors import KilnError
+from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.base.tags import INPUT_DIGEST
-from kiln.cli.nightly import plan_data, plan_text
-from kiln.cloud import images
+from kiln.cli.nightly import plan_data
+from kiln.cloud import aws
 from kiln.cloud.images import own_images
-from kiln.cloud.target import Target
 from kiln.matrix.model import Publish
 from kiln.pipeline import plan as planning
 from kiln.pipeline.build import Outcome
+from kiln.publish import codebuild
 from kiln.publish import night as nights
 from kiln.publish.lines import Line
 from kiln.publish.night import DueRow, RowResult, finish_night, plan_night, run_night
 from kiln.publish.publish import Publication
-from tests.unit import commands
+from tests.unit import cfn_lint, commands
 from tests.unit.publish.channel import (
     AWS,
     LINE,
@@ -39,12 +42,16 @@ from tests.unit.publish.channel import (
     published,
     versions_of,
 )
+from tests.unit.publish.faults import at_each_call
 
 
 def planned(recipe: Recipe = RECIPE, **settings: int) -> DueRow:
     """What a night does with the row."""
     (row,) = plan_night([Line(recipe, Publish.model_validate(settings))], AWS)
     return row
+
+
+pytestmark = pytest.mark.slow
 
 
 def to_publish(ami_id: str) -> list[DueRow]:
@@ -102,51 +109,20 @@ def test_night_does_not_undo_a_rollback(
     assert (skipped.ami_id, (skipped.verdict or "")[:4]) == (before, "pass")
 
 
-@pytest.mark.parametrize(
-    ("recipe", "parent", "words"),
-    [
-        ("d" * 64, "", "the recipe, the lock or a script"),
-        ("", "ami-0e0e0e0e", "the parent AMI (ami-0e0e0e0e → {parent})"),
-        (
-            "d" * 64,
-            "ami-0e",
-            "the recipe, the lock or a script and the parent AMI (ami-0e → {parent})",
-        ),
-        ("", "", "the package snapshot"),
-    ],
-)
-def test_row_with_changed_inputs_says_which(
-    bake: Bake, recipe: str, parent: str, words: str
-) -> None:
+def test_row_with_changed_inputs_says_which(client: Client, bake: Bake) -> None:
     plan = planning.plan_build(RECIPE, AWS, planning.Options())
-    tags = {
-        "kiln:recipe-digest": recipe or plan.recipe_digest,
-        "kiln:source-ami": parent or plan.source.ami_id,
-    }
-    ami_id = bake(1, tags=tags)
-    due = planned()
-    assert due.action == "build"
-    message = words.format(parent=plan.source.ami_id)
-    assert due.why == f"its inputs have changed since {ami_id}: {message}"
-
-
-def test_row_with_its_own_region_is_planned_at_home(
-    baked: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    baked()
-    published()
-    asked = []
-    real = images.find_parent
-
-    def resolve(recipe: Recipe, target: Target) -> Any:
-        asked.append(target.region)
-        return real(recipe, target)
-
-    monkeypatch.setattr(images, "find_parent", resolve)
-    elsewhere = RECIPE.row.account.changed(region=OTHER)
-    recipe = RECIPE.changed(row=RECIPE.row.changed(account=elsewhere))
-    assert planned(recipe).action == "skip"
-    assert asked == [AWS.region]
+    same = {"kiln:recipe-digest": plan.recipe_digest, "kiln:source-ami": plan.source.ami_id}
+    ami_id = bake(1)
+    for change, words in (
+        ({"kiln:recipe-digest": "d" * 64}, "the recipe, the lock or a script"),
+        ({"kiln:source-ami": "ami-0e"}, f"the parent AMI (ami-0e → {plan.source.ami_id})"),
+        ({}, "the package snapshot"),
+    ):
+        tags = [{"Key": key, "Value": value} for key, value in {**same, **change}.items()]
+        client("ec2").create_tags(Resources=[ami_id], Tags=tags)
+        due = planned()
+        assert due.action == "build"
+        assert due.why == f"its inputs have changed since {ami_id}: {words}"
 
 
 def test_night_names_grave_differences(bake: Bake) -> None:
@@ -183,9 +159,7 @@ def test_row_without_parent_ami_fails_alone(bake: Bake) -> None:
     )
     night = plan_night([Line(gone, Publish()), Line(RECIPE, Publish())], AWS)
     assert [row.action for row in night] == ["fail", "build"]
-    commands_by_row = {RECIPE.name: "./invoke build"}
-    assert plan_data(night, commands_by_row)["impossible"][0]["row"] == "al2-gone"
-    assert "fail   al2-gone: source AMI not found" in plan_text(night, commands_by_row)
+    assert plan_data(night, {RECIPE.name: "x"})["impossible"][0]["row"] == "al2-gone"
     (failed,) = finish_night(night[:1], {}, {})
     assert (failed.row, failed.action, failed.line) == ("al2-gone", "failed", LINE)
     assert "SSM has no such parameter" in failed.why
@@ -251,13 +225,12 @@ def test_each_report_has_every_column(tmp_path: Path, name: str) -> None:
 def test_topic_gets_a_report_that_fits(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = client("sns", OTHER).create_topic(Name="nights")["TopicArn"]
     sent: list[tuple[str, dict[str, Any]]] = []
-    real = BaseClient._make_api_call  # type: ignore[attr-defined]
 
-    def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
-        sent.append((self.meta.region_name, parameters))
-        return real(self, operation, parameters)
+    def act(region: str, operation: str, given: dict[str, Any], call: Callable[[], Any]) -> Any:
+        sent.append((region, given))
+        return call()
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    at_each_call(monkeypatch, act)
     # A file's name may have bytes that are not UTF-8.
     nights.send_report(AWS, topic, [*RESULTS, RowResult("row-d", "failed", "\udcff→" * 100_000)])
     ((region, message),) = sent
@@ -267,19 +240,115 @@ def test_topic_gets_a_report_that_fits(client: Client, monkeypatch: pytest.Monke
     assert message["Subject"] == "AMI Kiln, nightly: 1 built, 1 skipped, 2 failed, instances $0.25"
 
 
+PRICE = 0.526  # of a g4dn.xlarge, an hour
+
+
 @pytest.mark.parametrize(
-    ("flag", "value", "why"),
+    ("bake", "verify", "usd"),
     [
-        ("--out", "{file}", "--out: {file}: File exists"),
-        ("--topic", "nights", "--topic nights is not the ARN of an SNS topic"),
+        ("g4dn.xlarge", "g4dn.xlarge", PRICE * 1.5),
+        ("g4dn.xlarge", None, PRICE),
+        ("p9.48xlarge", "g4dn.xlarge", None),
     ],
 )
-def test_unusable_report_place_is_refused_at_once(
-    tmp_path: Path, flag: str, value: str, why: str
+def test_run_costs_the_seconds_of_its_instances(
+    bake: str, verify: str | None, usd: float | None
 ) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    given = value.format(file=file)
-    done = commands.invoke("nightly", "--name", RECIPE.name, flag, given, "--target", "aws")
+    seconds = {"packer build": 3600, "boot the AMI": 900, "checks": 900, "clean-up": 500}
+    assert planning.run_usd(seconds, bake, verify) == pytest.approx(usd)
+
+
+def test_unusable_topic_is_refused_at_once() -> None:
+    flags = ("--name", RECIPE.name, "--topic", "nights", "--target", "aws")
+    done = commands.invoke("nightly", *flags)
     assert (done.returncode, done.stdout) == (2, "")
-    assert why.format(file=file) in done.stderr
+    assert "--topic nights" in done.stderr
+
+
+COMMANDS = {"row-a": "./invoke build --name row-a && ./invoke publish", "row-b": "./invoke b"}
+DEPLOY = ROOT / "deploy"
+
+
+@pytest.fixture
+def stubbed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Clients that answer what a test has put into them, and check what is sent."""
+    made: dict[str, Stubber] = {}
+
+    def of(service: str) -> Stubber:
+        client: Any = boto3.client(  # type: ignore[call-overload]
+            service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+        )
+        made[service] = Stubber(client)
+        made[service].activate()
+        monkeypatch.setattr(aws, "client", lambda service, *_: made[service].client)
+        return made[service]
+
+    yield of
+    for stub in made.values():
+        stub.assert_no_pending_responses()
+
+
+def batch(status: str, number: int = 1) -> dict[str, Any]:
+    return {"id": f"worker:{number}", "buildBatchStatus": status}
+
+
+def test_each_row_is_its_own_build() -> None:
+    spec = yaml.safe_load(codebuild.batch_buildspec(COMMANDS))
+    first, second = spec["batch"]["build-list"]
+    assert first["env"]["variables"]["KILN_ENGINE_ITEM"] == COMMANDS["row-a"]
+    assert first["buildspec"] == second["buildspec"]
+    item = yaml.safe_load((ROOT / first["buildspec"]).read_text())
+    assert item["phases"]["build"]["commands"] == ['bash -c "$KILN_ENGINE_ITEM"']
+    assert spec["batch"]["fast-fail"] is False
+
+
+def test_failed_batch_is_retried_once(stubbed: Any) -> None:
+    stub, messages = stubbed("codebuild"), []
+    wanted = {"projectName": "worker", "buildspecOverride": codebuild.batch_buildspec(COMMANDS)}
+    stub.add_response("start_build_batch", {"buildBatch": {"id": "worker:1"}}, wanted)
+    stub.add_response("batch_get_build_batches", {"buildBatches": [batch("IN_PROGRESS")]})
+    stub.add_response("batch_get_build_batches", {"buildBatches": [batch("FAILED")]})
+    stub.add_response(
+        "retry_build_batch",
+        {"buildBatch": {"id": "worker:2"}},
+        {"id": "worker:1", "retryType": "RETRY_FAILED_BUILDS"},
+    )
+    stub.add_response(
+        "batch_get_build_batches",
+        {"buildBatches": [batch("TIMED_OUT", number=2)]},
+        {"ids": ["worker:2"]},
+    )
+    codebuild.run_batch(AWS, "worker", COMMANDS, messages.append, pause=0)
+    assert messages[-1] == "CodeBuild ended the batch as timed out"
+
+
+@cfn_lint.together
+def test_cfn_lint_takes_the_template() -> None:
+    text = codebuild.CODEBUILD_TEMPLATE.read_text()
+    assert cfn_lint.mistakes(text, "us-east-1") == []
+    assert "arn:aws:" not in text, "GovCloud and China have other partitions"
+    # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html
+    assert len(text.encode()) < 51_200
+
+
+def test_roles_take_the_permissions_boundary() -> None:
+    roles = codebuild.codebuild_text().split("Type: AWS::IAM::Role")[1:]
+    assert len(roles) == 4
+    for role in roles:
+        properties = role.partition("\n    Type: ")[0]
+        assert "PermissionsBoundary: !If [HasBoundary, !Ref PermissionsBoundary" in properties
+
+
+def test_workflow_runs_the_plans_items() -> None:
+    workflow = yaml.safe_load((DEPLOY / "github-nightly.yml").read_text())
+    jobs = workflow["jobs"]
+    assert jobs["item"]["strategy"]["matrix"]["item"] == (
+        "${{ fromJSON(needs.plan.outputs.items) }}"
+    )
+    (build,) = (step for step in jobs["item"]["steps"] if "run" in step)
+    assert (build["env"]["ITEM"], build["run"]) == ("${{ matrix.item.command }}", 'bash -c "$ITEM"')
+    assert workflow["permissions"] == {"contents": "read", "id-token": "write"}
+    trust = json.loads((DEPLOY / "github-oidc-trust.json").read_text())
+    (statement,) = trust["Statement"]
+    assert statement["Action"] == "sts:AssumeRoleWithWebIdentity"
+    assert "StringEquals" in statement["Condition"]

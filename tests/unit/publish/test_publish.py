@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -9,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
 from kiln.base.vocabulary import read_time, utc_now
 from kiln.cloud.images import find_parent
+from kiln.consume import KINDS, launch_request, pinned
 from kiln.matrix.model import Publish
-from kiln.publish import channels, copies, lines, publish
+from kiln.publish import channels, publish
 from kiln.publish.lines import channel_rows, history_rows
 from kiln.publish.promote import roll_back
 from kiln.publish.retire import Going, Retirement, plan_retirement, retire
@@ -37,11 +39,17 @@ from tests.unit.publish.channel import (
     verified_again,
     versions_of,
 )
-from tests.unit.publish.faults import faulty, refuses
+from tests.unit.publish.faults import at_each_call, faulty, refuses
+
+pytestmark = pytest.mark.slow
 
 
-def test_each_region_gets_a_copy(client: Client, bake: Bake) -> None:
-    ami_id = bake()
+def test_each_region_gets_a_tagged_copy(
+    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_AWS_TAGS", "team=ml,cost-center=4711")
+    theirs = {"team": "ml", "cost-center": "4711"}
+    ami_id = bake(tags=theirs)
     published(OTHER, settings=Publish(copy_minutes=60))
     assert resolved(client, "nightly") == ami_id
     copy = described(client, resolved(client, "nightly", OTHER), OTHER)
@@ -51,34 +59,20 @@ def test_each_region_gets_a_copy(client: Client, bake: Bake) -> None:
     assert tags["kiln:line"] == LINE
     assert copy["ImdsSupport"] == "v2.0"
     assert copy["DeregistrationProtection"] == "enabled-without-cooldown"
+    name = channels.image_parameter(LINE, "nightly")
     (parameter,) = client("ssm", OTHER).describe_parameters(
-        ParameterFilters=[{"Key": "Name", "Values": [f"/ami-kiln/{LINE}/nightly/image_id"]}]
+        ParameterFilters=[{"Key": "Name", "Values": [name]}]
     )["Parameters"]
     assert parameter["DataType"] == "aws:ec2:image"
-
-
-def test_copies_and_parameters_carry_own_tags(
-    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KILN_AWS_TAGS", "team=ml,cost-center=4711")
-    bake(4, tags={"team": "ml", "cost-center": "4711"})
+    listed = client("ssm", OTHER).list_tags_for_resource(ResourceType="Parameter", ResourceId=name)
+    disk = copy["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
+    (snapshot,) = client("ec2", OTHER).describe_snapshots(SnapshotIds=[disk])["Snapshots"]
+    for tagged in (copy["Tags"], snapshot["Tags"], listed["TagList"]):
+        assert {tag["Key"]: tag["Value"] for tag in tagged}.items() >= theirs.items()
+    verdict = {"Key": "kiln:verified", "Value": "pass 2026-11-28T12:00:00Z c0ffee1"}
+    client("ec2").create_tags(Resources=[ami_id], Tags=[verdict])
     published(OTHER)
-    theirs = {"team": "ml", "cost-center": "4711"}
-    for region in (HOME, OTHER):
-        ssm = client("ssm", region)
-        for part in ("image_id", "release"):
-            name = f"/ami-kiln/{LINE}/nightly/{part}"
-            found = ssm.list_tags_for_resource(ResourceType="Parameter", ResourceId=name)
-            assert {tag["Key"]: tag["Value"] for tag in found["TagList"]} == theirs, (region, part)
-    copy = described(client, resolved(client, "nightly", OTHER), OTHER)
-    (disk,) = copy["BlockDeviceMappings"]
-    wanted = [disk["Ebs"]["SnapshotId"]]
-    (snapshot,) = client("ec2", OTHER).describe_snapshots(SnapshotIds=wanted)["Snapshots"]
-    for resource in (copy, snapshot):
-        tags = {tag["Key"]: tag["Value"] for tag in resource["Tags"]}
-        assert tags.items() >= theirs.items()
-    bake(5)
-    published(OTHER)  # they exist now
+    assert verdict in described(client, copy["ImageId"], OTHER)["Tags"]
 
 
 def _open(client: Client, region: str, ami_id: str) -> list[set[str]]:
@@ -121,14 +115,6 @@ def test_sharing_removed_account_is_revoked(client: Client, bake: Bake) -> None:
     assert plan_retirement(AWS, [OTHER], {LINE: after}).opened == ()
 
 
-def test_sharing_is_revoked_in_former_regions(client: Client, bake: Bake) -> None:
-    bake(3)
-    published(OTHER, settings=Publish.model_validate({"share": SHARED}))
-    published(settings=Publish())
-    for region in (HOME, OTHER):
-        assert _open(client, region, resolved(client, "nightly", region)) == [set(), set()]
-
-
 def _encrypted(client: Client, key: str | None) -> str:
     """An instance whose volume that key encrypts; without one the account's default key."""
     ec2 = client("ec2")
@@ -150,7 +136,7 @@ def _key(client: Client, region: str = HOME) -> str:
     return str(client("kms", region).create_key()["KeyMetadata"]["Arn"])
 
 
-SHARED = {"accounts": ["111122223333"]}
+SHARED: dict[str, Any] = {"accounts": ["111122223333"]}
 
 
 @pytest.mark.parametrize("own_at_home", [False, True])
@@ -184,16 +170,6 @@ def test_publishes_before_ec2_lists_the_copy_share_one(
     assert len(_copies(client, ami_id)) == 1
 
 
-def test_copy_with_a_missing_key_fails(client: Client, bake: Bake) -> None:
-    bake(3)
-    for key in (_key(client), "alias/none", "8bed7f79-0156-4762-84cc-9d58e519cbf4"):
-        settings = Publish.model_validate({"kms_keys": {OTHER: key}})
-        with pytest.raises(
-            KilnError, match=r"is failed: The KMS key .* does not exist in eu-west-1"
-        ):
-            published(OTHER, settings=settings)
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -213,75 +189,66 @@ def test_unverified_ami_is_refused(
     assert channels.held(AWS, LINE, "nightly") is None
 
 
-def test_ami_without_a_record_is_refused(bake: Bake) -> None:
-    with pytest.raises(KilnError, match="no record of a verification") as refused:
-        published(ami_id="ami-0123456789abcdef0")
-    assert "./invoke verify --ami ami-0123456789abcdef0" in str(refused.value)
+def test_sharing_without_effect_moves_no_channel(
+    bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bake(3)
+
+    def act(region: str, operation: str, given: dict[str, Any], call: Callable[[], Any]) -> Any:
+        return {} if operation == "ModifyImageAttribute" else call()
+
+    at_each_call(monkeypatch, act)
+    with pytest.raises(KilnError, match="not as `share` declares"):
+        published(settings=Publish.model_validate({"share": SHARED}))
+    assert channels.held(AWS, LINE, "nightly") is None
 
 
-def _shown(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> None:
-    """EC2 describes an image of the other region, asked for by its id, as `change` leaves it."""
-    real = BaseClient._make_api_call  # type: ignore[attr-defined]
+def test_copy_with_a_missing_key_fails(bake: Bake) -> None:
+    bake(3)
+    with pytest.raises(KilnError, match=r"is failed: The KMS key .* does not exist in eu-west-1"):
+        published(OTHER, settings=Publish.model_validate({"kms_keys": {OTHER: "alias/none"}}))
 
-    def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
-        answer = real(self, operation, parameters)
-        asked = (operation, self.meta.region_name, "ImageIds" in parameters)
-        if asked == ("DescribeImages", OTHER, True):
-            change(answer["Images"])
+
+def test_late_answers_of_aws_are_waited_for(
+    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 shows a copy, and SSM the parameter of an image, some looks after they were made."""
+    ami_id, late = bake(6), Counter[str]()
+    kept: list[Callable[[], Any]] = []
+
+    def act(region: str, operation: str, given: dict[str, Any], call: Callable[[], Any]) -> Any:
+        if operation == "PutParameter" and given.get("DataType") == "aws:ec2:image":
+            kept.append(call)
+            return {"Version": 1}
+        if operation == "GetParameters" and kept:
+            late[operation] += 1
+            if late[operation] > 3:
+                while kept:
+                    kept.pop()()
+        answer = call()
+        if (operation, region, "ImageIds" in given) == ("DescribeImages", OTHER, True):
+            late[operation] += 1
+            if late[operation] <= 3:
+                answer["Images"].clear()
         return answer
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", call)
-
-
-@pytest.mark.parametrize("looks", [3, 1000])
-def test_copy_that_ec2_shows_late_is_waited_for(
-    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch, looks: int
-) -> None:
-    bake(6)
-    late: list[Any] = []
-
-    def unseen(images: list[Any]) -> None:
-        if len(late) < looks:
-            late.append(images.pop())
-
-    _shown(monkeypatch, unseen)
-    if looks == 1000:
-        with pytest.raises(KilnError, match="is already in use by AMI"):
-            published(OTHER)
-        return
-    published(OTHER)
+    with monkeypatch.context() as patch:
+        at_each_call(patch, act)
+        published(OTHER)
+    assert min(late.values()) > 3
+    assert resolved(client, "nightly") == ami_id
     assert described(client, resolved(client, "nightly", OTHER), OTHER)
 
 
 def test_deregistered_copy_is_made_again(client: Client, bake: Bake) -> None:
     bake(6)
     published(OTHER)
-    for _ in range(2):
-        gone = resolved(client, "nightly", OTHER)
-        ec2 = client("ec2", OTHER)
-        ec2.disable_image_deregistration_protection(ImageId=gone)
-        ec2.deregister_image(ImageId=gone)
-        published(OTHER)
-        assert described(client, resolved(client, "nightly", OTHER), OTHER)["State"] == "available"
-
-
-def test_stale_description_is_read_again(
-    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ami_id = bake(6)
-    real, stale = copies.find_image, list[str]()
-
-    def late(target: Any, image_id: str) -> Any:
-        image = real(target, image_id)
-        if len(stale) < 3:
-            stale.append(image_id)
-            return replace(image, imds_v2=False, tags={})
-        return image
-
-    monkeypatch.setattr(copies, "find_image", late)
-    published()
-    assert stale == [ami_id] * 3
-    assert resolved(client, "nightly") == ami_id
+    gone = resolved(client, "nightly", OTHER)
+    ec2 = client("ec2", OTHER)
+    ec2.disable_image_deregistration_protection(ImageId=gone)
+    ec2.deregister_image(ImageId=gone)
+    published(OTHER)
+    assert described(client, resolved(client, "nightly", OTHER), OTHER)["State"] == "available"
 
 
 def test_reverified_old_ami_is_not_the_newest(
@@ -338,62 +305,6 @@ def test_failed_smoke_test_moves_no_channel(bake: Bake) -> None:
     assert channels.held(AWS, LINE, "nightly") is None
 
 
-def _put_late(monkeypatch: pytest.MonkeyPatch, looks: int) -> list[str]:
-    """SSM shows the parameters of images after so many looks; what it has not shown yet."""
-    kept: list[dict[str, Any]] = []
-    looked: list[str] = []
-    real = BaseClient._make_api_call  # type: ignore[attr-defined]
-
-    def call(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
-        if operation == "PutParameter" and parameters.get("DataType") == "aws:ec2:image":
-            kept.append(parameters)
-            return {"Version": 1}
-        if operation == "GetParameters" and kept:
-            looked.append(str(kept[0]["Value"]))
-            if len(looked) > looks:
-                real(self, "PutParameter", kept.pop())
-        return real(self, operation, parameters)
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", call)
-    return looked
-
-
-def test_move_waits_until_ssm_shows_it(
-    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ami_id = bake(7)
-    looked = _put_late(monkeypatch, looks=3)
-    published()
-    assert looked == [ami_id] * 4
-    assert resolved(client, "nightly") == ami_id
-
-
-def test_move_that_ssm_never_shows_fails(bake: Bake, monkeypatch: pytest.MonkeyPatch) -> None:
-    ami_id = bake(7)
-    _put_late(monkeypatch, looks=1000)
-    with pytest.raises(KilnError, match=f"SSM has taken {ami_id} for .*the channel holds nothing"):
-        published()
-
-
-def test_later_tags_reach_the_copy(client: Client, bake: Bake) -> None:
-    ami_id = bake(8)
-    published(OTHER)
-    verdict = {"Key": "kiln:verified", "Value": "pass 2026-11-28T12:00:00Z c0ffee1"}
-    client("ec2").create_tags(Resources=[ami_id], Tags=[verdict])
-    published(OTHER)
-    copy = described(client, resolved(client, "nightly", OTHER), OTHER)
-    assert verdict in copy["Tags"]
-
-
-def test_promotion_skips_no_channel(bake: Bake) -> None:
-    bake(11)
-    published()
-    with pytest.raises(KilnError, match=r"candidate of .* holds nothing in us-east-1") as refused:
-        promoted("stable")
-    assert refused.value.exit_status == 2
-    assert f"./invoke promote --line {LINE} --to candidate" in str(refused.value)
-
-
 def test_interrupted_move_is_not_promoted(client: Client, bake: Bake) -> None:
     bake(11)
     published(OTHER)
@@ -410,22 +321,22 @@ def test_interrupted_move_is_not_promoted(client: Client, bake: Bake) -> None:
     assert promoted("candidate").allowed
 
 
-def test_unsoaked_release_stays(client: Client, bake: Bake) -> None:
-    bake(12)
-    published()
-    stayed = promoted("candidate", Publish(soak_hours={"candidate": 24}), accept=True)
-    (closed,) = (gate for gate in stayed.gates if not gate.open)
-    assert (closed.name, closed.evidence) == ("soak", "0.0 h of 24 h in the channel before")
-    assert channels.held(AWS, LINE, "candidate") is None
-
-
-def test_ami_that_is_verified_no_more_is_not_promoted(client: Client, bake: Bake) -> None:
+def test_closed_gate_keeps_the_channel(client: Client, bake: Bake) -> None:
     ami_id = bake(12)
     published()
+    with pytest.raises(KilnError, match=r"candidate of .* holds nothing in us-east-1") as refused:
+        promoted("stable")
+    assert refused.value.exit_status == 2
+
+    def closed(settings: Publish | None = None) -> list[tuple[str, str]]:
+        gates = promoted("candidate", settings, accept=True).gates
+        return [(gate.name, gate.evidence) for gate in gates if not gate.open]
+
+    soak = ("soak", "0.0 h of 24 h in the channel before")
+    assert closed(Publish(soak_hours={"candidate": 24})) == [soak]
     verdict = [{"Key": "kiln:verified", "Value": "fail 2026-11-28T12:00:00Z c0ffee1"}]
     client("ec2").create_tags(Resources=[ami_id], Tags=verdict)
-    stayed = promoted("candidate", accept=True)
-    assert [gate.name for gate in stayed.gates if not gate.open] == ["verified"]
+    assert [name for name, _ in closed()] == ["verified"]
     assert channels.held(AWS, LINE, "candidate") is None
 
 
@@ -435,20 +346,14 @@ def test_grave_difference_needs_accept(client: Client, bake: Bake) -> None:
     promoted("candidate")
     new = bake(14, versions=versions_of("580.178.04"))
     published()
+    shown = promoted("candidate", dry_run=True, accept=True)
+    assert [gate.name for gate in shown.gates] == ["launches", "verified", "soak", "difference"]
     stayed = promoted("candidate")
     (closed,) = (gate for gate in stayed.gates if not gate.open)
     assert (closed.name, closed.evidence) == ("difference", "driver 510.47.03 → 580.178.04")
     assert resolved(client, "candidate") == old
     assert promoted("candidate", accept=True).allowed
     assert resolved(client, "candidate") == new
-
-
-def test_dry_run_moves_nothing(bake: Bake) -> None:
-    bake(15)
-    published()
-    shown = promoted("candidate", dry_run=True)
-    assert [gate.name for gate in shown.gates] == ["launches", "verified", "soak", "difference"]
-    assert channels.held(AWS, LINE, "candidate") is None
 
 
 def test_promotion_lifts_deprecation(
@@ -465,14 +370,20 @@ def test_promotion_lifts_deprecation(
     assert "DeprecationTime" not in described(client, ami_id)
 
 
-def test_two_rollbacks_go_back_two_releases(client: Client, bake: Bake) -> None:
+def test_rollbacks_go_back_to_what_launches(client: Client, bake: Bake) -> None:
     first, second = bake(20), bake(21)
-    published(ami_id=first)
-    published(ami_id=second)
-    published(ami_id=bake(22))
+    for ami_id in (first, second, bake(22)):
+        published(ami_id=ami_id)
     assert (back("nightly"), back("nightly")) == (second, first)
     with pytest.raises(KilnError, match="held nothing before"):
         back("nightly")
+    published(ami_id=second)
+    ec2 = client("ec2")
+    ec2.disable_image_deregistration_protection(ImageId=first)
+    ec2.deregister_image(ImageId=first)
+    with pytest.raises(KilnError, match="no longer launches"):
+        back("nightly")
+    assert resolved(client, "nightly") == second
 
 
 def test_interrupted_rollback_is_continued(client: Client, bake: Bake) -> None:
@@ -488,34 +399,6 @@ def test_interrupted_rollback_is_continued(client: Client, bake: Bake) -> None:
     assert said[0].startswith("continues the interrupted rollback to ")
     copy = described(client, resolved(client, "nightly", OTHER), OTHER)
     assert copy["SourceImageId"] == wanted
-
-
-def test_rollback_to_a_missing_image_moves_nothing(client: Client, bake: Bake) -> None:
-    old = bake(23)
-    published()
-    new = bake(24)
-    published()
-    ec2 = client("ec2")
-    ec2.disable_image_deregistration_protection(ImageId=old)
-    ec2.deregister_image(ImageId=old)
-    with pytest.raises(KilnError, match="no longer launches"):
-        back("nightly")
-    assert resolved(client, "nightly") == new
-
-
-def test_rollback_passes_a_damaged_release(client: Client, bake: Bake) -> None:
-    old = bake(23)
-    published()
-    ssm, name = client("ssm"), channels.release_parameter(LINE, "nightly")
-    good = ssm.get_parameter(Name=name)["Parameter"]["Value"]
-    ssm.put_parameter(Name=name, Value="{", Overwrite=True)
-    with pytest.raises(KilnError, match="not a release"):
-        list(channels.past(AWS, LINE, "nightly"))
-    ssm.put_parameter(Name=name, Value=good, Overwrite=True)
-    bake(24)
-    published()
-    assert back("nightly") == old
-    assert [row["ami_id"] for row in history_rows(AWS, LINE, ["nightly"])].count(old) == 3
 
 
 def test_launch_template_follows_its_channel(client: Client, bake: Bake) -> None:
@@ -545,8 +428,14 @@ def test_launch_template_follows_its_channel(client: Client, bake: Bake) -> None
 
 def test_channels_show_verdict_and_drift(bake: Bake) -> None:
     bake(28)
-    published(OTHER)
-    promoted("candidate")
+    published(OTHER, why="weekly bake")
+    promoted("candidate", why="good")
+    moves = history_rows(AWS, LINE, ["nightly", "candidate", "stable"])
+    assert {(move["channel"], move["action"], move["why"]) for move in moves} == {
+        ("nightly", "publish", "weekly bake"),
+        ("candidate", "promote", "good"),
+    }
+    assert all(str(move["by"]).startswith("arn:aws:") for move in moves)
     bake(29)
     published()
     turned = Publish(channels=("candidate", "nightly"))
@@ -563,38 +452,6 @@ def test_channels_show_verdict_and_drift(bake: Bake) -> None:
     assert {row.region for row in channel_rows(AWS, [], {}, only=True)} == {HOME}
 
 
-def test_history_says_who_moved_what_and_why(client: Client, bake: Bake) -> None:
-    ami_id = bake(30)
-    published(why="weekly bake")
-    promoted("candidate", why="good")
-    rows = history_rows(AWS, LINE, ["nightly", "candidate", "stable"])
-    moves = {(row["channel"], row["action"], row["ami_id"], row["why"]) for row in rows}
-    assert moves == {
-        ("nightly", "publish", ami_id, "weekly bake"),
-        ("candidate", "promote", ami_id, "good"),
-    }
-    assert all(str(row["by"]).startswith("arn:aws:") for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (lambda: lines.load_line("al2/clasic/base/x86_64"), f"did you mean '{LINE}'"),
-        (lambda: lines.regions_to_show("us-eest-1"), "AWS has no region"),
-        (lambda: lines.regions_to_show("mars"), "is not a region"),
-        (lambda: lines.regions_to_show(","), "names no region"),
-        (
-            lambda: lines.with_regions(Publish(regions=("eu-west-11",)), None),
-            "`publish.regions` of the row: eu-west-11",
-        ),
-    ],
-)
-def test_unknown_line_or_region_is_refused(asked: Callable[[], Any], message: str) -> None:
-    with pytest.raises(KilnError) as refused:
-        asked()
-    assert (refused.value.exit_status, message in str(refused.value)) == (2, True), refused.value
-
-
 def test_rollback_names_skipped_regions(client: Client, bake: Bake) -> None:
     first = bake(1)
     published(ami_id=first)
@@ -605,19 +462,6 @@ def test_rollback_names_skipped_regions(client: Client, bake: Bake) -> None:
     assert resolved(client, "nightly") == first
     assert rolled.kept == {OTHER: there}
     assert messages[-1].startswith(f"{OTHER}: nightly of {LINE} keeps {there}: ")
-
-
-def test_promotion_names_skipped_regions(client: Client, bake: Bake) -> None:
-    published(OTHER, ami_id=bake(1))
-    promoted("candidate")
-    there = resolved(client, "candidate", OTHER)
-    published(ami_id=bake(2))
-    messages: list[str] = []
-    soaking = Publish(soak_hours={"candidate": 100})
-    assert not promoted("candidate", soaking, say=messages.append).allowed
-    assert messages == []
-    promoted("candidate", say=messages.append)
-    assert messages[0].startswith(f"{OTHER}: candidate of {LINE} keeps {there}: ")
 
 
 @pytest.mark.parametrize(
@@ -631,3 +475,47 @@ def test_deprecated_parent_is_the_last_choice(name: str, found: str) -> None:
     source = RECIPE.source_ami.changed(owner="amazon", name=name, ssm_parameter=None)
     recipe = RECIPE.changed(source_ami=source, arch="x86_64")
     assert find_parent(recipe, AWS).name.startswith(found)
+
+
+def launched(client: Callable[..., Any], name: str) -> Any:
+    ec2 = client("ec2")
+    template = {"LaunchTemplateName": name}
+    made = ec2.run_instances(LaunchTemplate=template, MinCount=1, MaxCount=1)["Instances"][0]
+    ec2.terminate_instances(InstanceIds=[made["InstanceId"]])
+    return made
+
+
+def test_a_launch_template_launches_what_the_channel_holds_now(
+    client: Callable[..., Any], bake: Bake
+) -> None:
+    first, second = bake(1), bake(2)
+    published(HOME, ami_id=first)
+    template = json.loads(
+        KINDS["launch-template-json"].document(launch_request(LINE, "nightly", HOME))
+    )
+    vpc = client("ec2").describe_security_groups()["SecurityGroups"][0]["GroupId"]
+    template["LaunchTemplateData"]["SecurityGroupIds"] = [vpc]
+    client("ec2").create_launch_template(**template)
+    name = template["LaunchTemplateName"]
+    assert launched(client, name)["ImageId"] == first
+    published(HOME, ami_id=second)
+    instance = launched(client, name)
+    assert instance["ImageId"] == second
+    assert instance["MetadataOptions"]["HttpTokens"] == "required"
+    assert {"Key": "kiln:line", "Value": LINE} in instance["Tags"]
+    back("nightly")
+    assert launched(client, name)["ImageId"] == first
+
+
+def test_a_pinned_document_holds_the_id_of_that_moment(bake: Bake) -> None:
+    published(HOME, ami_id=(made := bake()))
+    asked = launch_request(LINE, "nightly", HOME)
+    text = KINDS["launch-template-json"].document(pinned(AWS, asked))
+    assert json.loads(text)["LaunchTemplateData"]["ImageId"] == made
+
+
+@pytest.mark.usefixtures("client")
+def test_an_empty_channel_cannot_be_pinned() -> None:
+    with pytest.raises(KilnError, match=f"nightly of {LINE} holds nothing in {HOME}") as refused:
+        pinned(AWS, launch_request(LINE, "nightly", HOME))
+    assert refused.value.exit_status == 1

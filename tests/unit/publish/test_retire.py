@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.client import BaseClient
 
 from kiln.base.errors import KilnError
 from kiln.cloud import images
 from kiln.matrix.model import Publish
 from kiln.publish import channels
 from kiln.publish.retire import Retirement, plan_retirement, retire
-from kiln.publish.sweep import Leftover, leftovers, regions_of_account, sweep
+from kiln.publish.sweep import leftovers, regions_of_account, sweep
 from tests.unit.publish.channel import (
     AWS,
     HOME,
@@ -31,8 +30,9 @@ from tests.unit.publish.channel import (
     resolved,
     verified_again,
 )
-from tests.unit.publish.faults import Call, faulty
+from tests.unit.publish.faults import at_each_call, faulty
 
+pytestmark = pytest.mark.slow
 DUE = {"keep": {"nightly": 1}, "deprecate_after": 1, "deregister_after": 1}
 
 
@@ -73,45 +73,36 @@ def step(ami_id: str, **settings: Any) -> tuple[str, str]:
 def two(bake: Bake) -> tuple[str, str]:
     """An AMI that its channel has left, and the one that it holds."""
     old = bake(1)
-    published(OTHER)
+    published()
     new = bake(2)
-    published(OTHER)
+    published()
     return old, new
 
 
-def test_held_ami_stays(client: Client, two: tuple[str, str]) -> None:
-    assert why_kept(two[1]) == f"nightly of {LINE} holds it"
-    assert why_kept(resolved(client, "nightly", OTHER)) == f"nightly of {LINE} holds it"
-    everywhere = plan_retirement(AWS, [], {LINE: Publish()}, only=False)
-    assert {stays.region for stays in everywhere.kept} == {HOME, OTHER}
-
-
-def test_rollback_candidate_stays(two: tuple[str, str]) -> None:
-    assert "could be rolled back to it" in why_kept(two[0], keep={"nightly": 2})
-    assert next_step(two[0], keep={"nightly": 1}) == "deprecate"
-
-
-def test_second_rollback_candidate_stays(bake: Bake) -> None:
-    first, second = bake(1), bake(2)
-    for ami_id in (first, second, bake(3)):
-        published(ami_id=ami_id)
-    assert back("nightly") == second
-    assert "could be rolled back to it" in why_kept(first, keep={"nightly": 2})
-    assert back("nightly") == first
-
-
-def test_reverified_ami_is_one_release(bake: Bake, tmp_path: Path) -> None:
-    old, new = bake(1), bake(2)
-    published(ami_id=old)
-    published(ami_id=new)
+def test_held_and_rollback_amis_stay(
+    client: Client, bake: Bake, instance: str, tmp_path: Path
+) -> None:
+    first, old, new = bake(1), bake(2), bake(3)
+    for ami_id in (first, old, new):
+        published(OTHER, ami_id=ami_id)
+    client("ec2").create_image(InstanceId=instance, Name=f"foreign {tmp_path.name}")
+    there = resolved(client, "nightly", OTHER)
+    assert why_kept(new) == why_kept(there) == f"nightly of {LINE} holds it"
+    assert "could be rolled back to it" in why_kept(old, keep={"nightly": 2})
+    assert next_step(old, keep={"nightly": 1}) == "deprecate"
     verified_again(new, tmp_path)
     published(OTHER, ami_id=new)
     assert "could be rolled back to it" in why_kept(old, keep={"nightly": 2})
-
-
-def test_rollback_candidate_of_another_region_stays(two: tuple[str, str]) -> None:
+    assert back("nightly") == old
+    assert "could be rolled back to it" in why_kept(first, keep={"nightly": 2})
+    published(OTHER, ami_id=new)
+    never = {"deprecate_after": None, "deregister_after": None}
+    assert why_kept(old, **never) == "without deprecate_after nothing will deprecate it"
+    everywhere = plan_retirement(AWS, [], {LINE: Publish()}, only=False)
+    assert {stays.region for stays in everywhere.kept} == {HOME, OTHER}
+    assert len(everywhere.kept) == 6, "the foreign AMI is not listed"
     elsewhere = plan_retirement(AWS.in_region("us-west-2"), [HOME], {LINE: Publish()})
-    assert two[0] not in {image.ami_id for image in elsewhere.would}
+    assert old not in {image.ami_id for image in elsewhere.would}
 
 
 def test_ami_being_published_stays(
@@ -132,16 +123,6 @@ def test_ami_being_published_stays(
         assert why_kept(image).startswith("next step: deprecate, on ")
 
 
-def test_default_settings_retire_nothing(
-    two: tuple[str, str], ahead: Callable[[float], None]
-) -> None:
-    never = {"deprecate_after": None, "deregister_after": None}
-    for days in (1, 2, 3000):
-        ahead(days)
-        assert step(two[0], **never) == ("", "")
-    assert why_kept(two[0], **never) == "without deprecate_after nothing will deprecate it"
-
-
 def test_each_step_waits_its_days_from_the_one_before(
     client: Client, two: tuple[str, str], ahead: Callable[[float], None]
 ) -> None:
@@ -158,69 +139,12 @@ def test_each_step_waits_its_days_from_the_one_before(
     assert disk not in left
 
 
-def test_ami_without_deregister_after_launches(
-    two: tuple[str, str], ahead: Callable[[float], None]
-) -> None:
-    only = {"deregister_after": None}
-    assert step(two[0], **only) == ("deprecate", "")
-    ahead(3000)
-    assert why_kept(two[0], **only) == "without deregister_after nothing will disable it"
-
-
-def test_step_without_a_date_is_the_last(client: Client, two: tuple[str, str]) -> None:
-    step(two[0])
-    client("ec2").create_tags(Resources=[two[0]], Tags=[{"Key": "kiln:retiring", "Value": "yes"}])
-    assert why_kept(two[0]) == "its tag kiln:retiring is not the date of a step"
-
-
-def test_snapshot_that_ec2_keeps_is_an_error(
-    two: tuple[str, str], ahead: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = {"SnapshotId": "snap-1", "ReturnCode": "missing-permissions"}
-    answered(
-        monkeypatch, "DeregisterImage", lambda answer: answer.update(DeleteSnapshotResults=[kept])
-    )
-    for day in (2, 4, 6):
-        ahead(day)
-        last = step(two[0])
-    assert last[0] == "deregister"
-    assert "snap-1 (missing-permissions)" in last[1]
-
-
-def test_named_ami_stays(client: Client, two: tuple[str, str]) -> None:
-    ec2, groups, old = client("ec2"), client("autoscaling"), two[0]
-    ec2.create_launch_template(LaunchTemplateName="old", LaunchTemplateData={"ImageId": old})
-    assert why_kept(old) == "used by launch template old version 1"
-    ec2.delete_launch_template(LaunchTemplateName="old")
-    groups.create_launch_configuration(
-        LaunchConfigurationName="older", ImageId=old, InstanceType="t3.micro"
-    )
-    assert why_kept(old) == "used by launch configuration older"
-    groups.delete_launch_configuration(LaunchConfigurationName="older")
-    ec2.create_launch_template(LaunchTemplateName="other", LaunchTemplateData={"ImageId": two[1]})
-    template = {"LaunchTemplateName": "other", "Version": "1"}
-    groups.create_auto_scaling_group(
-        AutoScalingGroupName="mixed",
-        MinSize=0,
-        MaxSize=0,
-        VPCZoneIdentifier=ec2.describe_subnets()["Subnets"][0]["SubnetId"],
-        MixedInstancesPolicy={
-            "LaunchTemplate": {
-                "LaunchTemplateSpecification": template,
-                "Overrides": [{"InstanceType": "p5.48xlarge", "ImageId": old}],
-            }
-        },
-    )
-    assert why_kept(old) == "used by Auto Scaling group mixed"
-    groups.delete_auto_scaling_group(AutoScalingGroupName="mixed", ForceDelete=True)
-    ec2.delete_launch_template(LaunchTemplateName="other")
-    launched = ec2.run_instances(ImageId=old, InstanceType="t3.micro", MinCount=1, MaxCount=1)
-    assert why_kept(old) == f"used by instance {launched['Instances'][0]['InstanceId']}"
-
-
-def test_ami_named_by_a_parameter_stays(client: Client, two: tuple[str, str]) -> None:
+def test_ami_named_by_a_parameter_stays(client: Client, bake: Bake) -> None:
     """That of a launch template, with its version, and any of the data type of AMIs."""
-    ec2, ssm, old = client("ec2"), client("ssm"), two[0]
+    ec2, ssm = client("ec2"), client("ssm")
+    published(OTHER, ami_id=(old := bake(1)))
+    copy = resolved(client, "nightly", OTHER)
+    published(OTHER, ami_id=(new := bake(2)))
     channel = channels.image_parameter(LINE, "nightly")
     ssm.put_parameter(Name="/mine/gpu", Value=old, Type="String")
     for name in (f"{channel}:1", "/mine/gpu", "/mine/none", f"{channel}:9", "/aws/service/x"):
@@ -231,15 +155,13 @@ def test_ami_named_by_a_parameter_stays(client: Client, two: tuple[str, str]) ->
         why = f"used by launch template pinned version 1 by {name}" if named else ""
         assert why_kept(old) == why
         ec2.delete_launch_template(LaunchTemplateName="pinned")
-    copies = images.own_images(AWS.in_region(OTHER))
-    (copy,) = (image for image in copies if image.tags["kiln:source-image"] == old)
     ours = {"Type": "String", "DataType": "aws:ec2:image"}
     for number in range(12):  # more than SSM gives in an answer
-        ssm.put_parameter(Name=f"/mine/{number:02}", Value=two[1], **ours)
+        ssm.put_parameter(Name=f"/mine/{number:02}", Value=new, **ours)
     ssm.put_parameter(Name="/mine/image", Value=old, **ours)
-    client("ssm", OTHER).put_parameter(Name="/theirs", Value=copy.ami_id, **ours)
+    client("ssm", OTHER).put_parameter(Name="/theirs", Value=copy, **ours)
     assert why_kept(old) == "used by parameter /mine/image"
-    assert why_kept(copy.ami_id) == "used by parameter /theirs"
+    assert why_kept(copy) == "used by parameter /theirs"
     names = ["/mine/gpu", "/mine/image", *(f"/mine/{number:02}" for number in range(12))]
     for first in (0, 10):
         ssm.delete_parameters(Names=names[first : first + 10])
@@ -268,15 +190,112 @@ def test_ami_of_a_fleet_stays(
     assert next_step(two[0]) == "deprecate"
 
 
-def test_tagged_ami_stays(client: Client, two: tuple[str, str]) -> None:
-    client("ec2").create_tags(Resources=[two[0]], Tags=[{"Key": "kiln:keep", "Value": "audit"}])
+def test_deprecated_ami_stays_while_in_doubt(
+    client: Client, two: tuple[str, str], ahead: Callable[[float], None]
+) -> None:
+    ec2, old = client("ec2"), [two[0]]
+    only = {"deregister_after": None}
+    assert step(two[0], **only) == ("deprecate", "")
+    ahead(3000)
+    assert why_kept(two[0], **only) == "without deregister_after nothing will disable it"
+    ec2.enable_image_deregistration_protection(ImageId=two[0])
+    assert why_kept(two[0]).startswith("protected from deregistration by somebody")
+    ec2.disable_image_deregistration_protection(ImageId=two[0])
+    assert next_step(two[0]) == "disable"
+    ec2.create_tags(Resources=old, Tags=[{"Key": "kiln:retiring", "Value": "yes"}])
+    assert why_kept(two[0]) == "its tag kiln:retiring is not the date of a step"
+    ec2.create_tags(Resources=old, Tags=[{"Key": "kiln:keep", "Value": "audit"}])
     assert why_kept(two[0]) == "tagged kiln:keep"
 
 
-def test_ami_protected_meanwhile_stays(client: Client, two: tuple[str, str]) -> None:
-    step(two[0])
-    client("ec2").enable_image_deregistration_protection(ImageId=two[0])
-    assert why_kept(two[0]).startswith("protected from deregistration by somebody")
+def test_named_ami_stays(client: Client, two: tuple[str, str]) -> None:
+    ec2, groups, old = client("ec2"), client("autoscaling"), two[0]
+    ec2.create_launch_template(LaunchTemplateName="old", LaunchTemplateData={"ImageId": old})
+    assert why_kept(old) == "used by launch template old version 1"
+    ec2.delete_launch_template(LaunchTemplateName="old")
+    groups.create_launch_configuration(
+        LaunchConfigurationName="older", ImageId=old, InstanceType="t3.micro"
+    )
+    assert why_kept(old) == "used by launch configuration older"
+    groups.delete_launch_configuration(LaunchConfigurationName="older")
+    ec2.create_launch_template(LaunchTemplateName="other", LaunchTemplateData={"ImageId": two[1]})
+    overrides = [{"InstanceType": "p5.48xlarge", "ImageId": old}]
+    groups.create_auto_scaling_group(
+        AutoScalingGroupName="mixed",
+        MinSize=0,
+        MaxSize=0,
+        VPCZoneIdentifier=ec2.describe_subnets()["Subnets"][0]["SubnetId"],
+        MixedInstancesPolicy={
+            "LaunchTemplate": {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": "other", "Version": "1"},
+                "Overrides": overrides,
+            }
+        },
+    )
+    assert why_kept(old) == "used by Auto Scaling group mixed"
+    groups.delete_auto_scaling_group(AutoScalingGroupName="mixed", ForceDelete=True)
+    ec2.delete_launch_template(LaunchTemplateName="other")
+    launched = ec2.run_instances(ImageId=old, InstanceType="t3.micro", MinCount=1, MaxCount=1)
+    instance_id = launched["Instances"][0]["InstanceId"]
+    assert why_kept(old) == f"used by instance {instance_id}"
+    ec2.terminate_instances(InstanceIds=[instance_id])
+    assert images.require_image(AWS, old).launched
+
+
+def answered(
+    monkeypatch: pytest.MonkeyPatch, operation: str, change: Callable[[Any], None]
+) -> None:
+    """From now on what AWS answers to an operation is changed so."""
+
+    def act(region: str, name: str, parameters: dict[str, Any], call: Callable[[], Any]) -> Any:
+        answer = call()
+        if name == operation:
+            change(answer)
+        return answer
+
+    at_each_call(monkeypatch, act)
+
+
+def test_shared_ami_stays_until_reported_unused(
+    client: Client,
+    two: tuple[str, str],
+    ahead: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though the matrix shares its line no more."""
+    old = two[0]
+    permission = {"Add": [{"UserId": "111122223333"}]}
+    client("ec2").modify_image_attribute(ImageId=old, LaunchPermission=permission)
+    declared = {"share": {"accounts": ["111122223333"]}}
+    for settings in (declared, {}):
+        assert "--apply asks EC2 for a report" in why_kept(old, **settings)
+    ahead(1.9)  # a report is fresh for two days
+    plan_retirement(AWS, [], {LINE: Publish.model_validate(DUE)}, ask=True)
+    for settings in (declared, {}):
+        assert next_step(old, **settings) == "deprecate"
+    entries = [
+        {"AccountId": "111122223333", "ResourceType": "ec2:Instance", "UsageCount": 2},
+        {"AccountId": "444455556666", "ResourceType": "ec2:Instance", "UsageCount": 0},
+    ]
+    answered(
+        monkeypatch,
+        "DescribeImageUsageReportEntries",
+        lambda answer: answer.update(ImageUsageReportEntries=entries),
+    )
+    assert why_kept(old) == "used by account 111122223333 (2 ec2:Instance)"
+
+
+def test_ami_changed_since_the_plan_stays(client: Client, two: tuple[str, str]) -> None:
+    mine = Retirement(tuple(image for image in plan().would if image.ami_id == two[0]), ())
+    back("nightly")
+    (stays,) = retire(AWS, mine).kept
+    assert stays.why == f"nightly of {LINE} has come to hold it"
+    held = channels.held(AWS, LINE, "nightly")
+    assert held and held.image_id == two[0]
+    published(ami_id=two[1])
+    client("ec2").disable_image_deregistration_protection(ImageId=two[0])
+    client("ec2").deregister_image(ImageId=two[0])
+    assert retire(AWS, mine) == Retirement((), ())
 
 
 @pytest.fixture
@@ -321,160 +340,51 @@ def test_unpublished_ami_goes_by_its_row_unless_protected(
     assert why_kept(ami_id) == "protected from deregistration"
 
 
-def test_last_launch_is_read(client: Client, two: tuple[str, str]) -> None:
-    assert not (own := images.find_image(AWS, two[0])) or own.launched is None
-    ec2 = client("ec2")
-    made = ec2.run_instances(ImageId=two[0], InstanceType="t3.micro", MinCount=1, MaxCount=1)
-    ec2.terminate_instances(InstanceIds=[made["Instances"][0]["InstanceId"]])
-    own = images.find_image(AWS, two[0])
-    assert own
-    assert own.launched
-
-
-SHARED = {"share": {"accounts": ["111122223333"]}}
-
-
-@pytest.fixture
-def shared(two: tuple[str, str], client: Client) -> str:
-    """The AMI that its channel has left; another account may launch it."""
-    permission = {"Add": [{"UserId": "111122223333"}]}
-    client("ec2").modify_image_attribute(ImageId=two[0], LaunchPermission=permission)
-    return two[0]
-
-
-@pytest.mark.parametrize("settings", [SHARED, {}])
-def test_shared_ami_stays_until_reported_unused(
-    shared: str, ahead: Callable[[float], None], settings: dict[str, Any]
-) -> None:
-    """Though the matrix shares its line no more."""
-    assert "--apply asks EC2 for a report" in why_kept(shared, **settings)
-    lines = {LINE: Publish.model_validate({**DUE, **settings})}
-    plan_retirement(AWS, [], lines, ask=True)
-    assert next_step(shared, **settings) == "deprecate"
-
-
-def answered(
-    monkeypatch: pytest.MonkeyPatch, operation: str, change: Callable[[Any], None]
-) -> None:
-    """From now on what AWS answers to an operation is changed so."""
-    real = BaseClient._make_api_call  # type: ignore[attr-defined]
-
-    def call(self: Any, name: str, parameters: dict[str, Any]) -> Any:
-        answer = real(self, name, parameters)
-        if name == operation:
-            change(answer)
-        return answer
-
-    monkeypatch.setattr(BaseClient, "_make_api_call", call)
-
-
-def test_ami_used_by_another_account_stays(
-    shared: str, ahead: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ahead(1.9)  # a report is fresh for two days
-    plan_retirement(AWS, [], {LINE: Publish.model_validate({**DUE, **SHARED})}, ask=True)
-
-    def used(answer: Any) -> None:
-        entries = [
-            {"AccountId": "111122223333", "ResourceType": "ec2:Instance", "UsageCount": 2},
-            {"AccountId": "444455556666", "ResourceType": "ec2:Instance", "UsageCount": 0},
-        ]
-        answer["ImageUsageReportEntries"] = entries
-
-    answered(monkeypatch, "DescribeImageUsageReportEntries", used)
-    assert why_kept(shared, **SHARED) == "used by account 111122223333 (2 ec2:Instance)"
-
-
-def test_ami_removed_since_the_plan_is_skipped(client: Client, two: tuple[str, str]) -> None:
-    mine = Retirement(tuple(image for image in plan().would if image.ami_id == two[0]), ())
-    client("ec2").disable_image_deregistration_protection(ImageId=two[0])
-    client("ec2").deregister_image(ImageId=two[0])
-    assert retire(AWS, mine) == Retirement((), ())
-
-
-def test_foreign_ami_is_not_listed(client: Client, instance: str, tmp_path: Any) -> None:
-    foreign = client("ec2").create_image(InstanceId=instance, Name=f"foreign {tmp_path.name}")
-    listed = plan()
-    assert foreign["ImageId"] not in {image.ami_id for image in (*listed.would, *listed.kept)}
-
-
-def test_ami_held_since_the_plan_stays(two: tuple[str, str]) -> None:
-    planned = plan()
-    back("nightly")
-    mine = Retirement(tuple(image for image in planned.would if image.ami_id == two[0]), ())
-    (stays,) = retire(AWS, mine).kept
-    assert stays.why == f"nightly of {LINE} has come to hold it"
-    held = channels.held(AWS, LINE, "nightly")
-    assert held and held.image_id == two[0]
-
-
-def test_sweep_removes_leftovers_of_old_runs_only(client: Client) -> None:
+def test_sweep_removes_leftovers_of_old_runs_only(client: Client, instance: str) -> None:
     sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))  # of other tests
+    assert {HOME, OTHER} < set(regions_of_account(AWS))
     ec2 = client("ec2", OTHER)
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ-ffff")
     made = {}
+    (parent,) = client("ec2").describe_instances(InstanceIds=[instance])["Reservations"]
+
+    def tagged(kind: str, run_id: str) -> Any:
+        return [{"ResourceType": kind, "Tags": [{"Key": "kiln:run-id", "Value": run_id}]}]
+
     for run_id in ("20251102T000000Z-bbbb", now, "somebody's"):
-        tag = [{"Key": "kiln:run-id", "Value": run_id}]
-        ec2.create_key_pair(
-            KeyName=f"kiln-{run_id}", TagSpecifications=[{"ResourceType": "key-pair", "Tags": tag}]
-        )
+        key, name = f"kiln-{run_id}", f"packer-fleet-launch-template-{run_id[-4:]}"
+        ec2.create_key_pair(KeyName=key, TagSpecifications=tagged("key-pair", run_id))
         volume = ec2.create_volume(
-            AvailabilityZone=f"{OTHER}a",
-            Size=1,
-            TagSpecifications=[{"ResourceType": "volume", "Tags": tag}],
+            AvailabilityZone=f"{OTHER}a", Size=1, TagSpecifications=tagged("volume", run_id)
         )
         template = ec2.create_launch_template(
-            LaunchTemplateName=f"packer-fleet-launch-template-{run_id[-4:]}",
+            LaunchTemplateName=name,
             LaunchTemplateData={"InstanceType": "g4dn.xlarge"},
-            TagSpecifications=[{"ResourceType": "launch-template", "Tags": tag}],
+            TagSpecifications=tagged("launch-template", run_id),
         )["LaunchTemplate"]
-        made[run_id] = {volume["VolumeId"], template["LaunchTemplateId"]}
-    found = leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
-    old = {"kiln-20251102T000000Z-bbbb", *made["20251102T000000Z-bbbb"]}
-    assert {resource.id for resource in found} == old
-    assert {resource.id for resource in sweep(AWS, found) if not resource.error} == old
-    left = {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}
-    assert {f"kiln-{now}", "kiln-somebody's"} <= left
-    assert not old & left
-    assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
-
-
-def test_sweep_ends_instances_of_old_runs(client: Client, instance: str) -> None:
-    assert {HOME, OTHER} < set(regions := regions_of_account(AWS))
-    assert regions == sorted(regions)
-    ec2 = client("ec2")
-    tag = {"Key": "kiln:run-id", "Value": "20251102T000000Z-cccc"}
-    (parent,) = ec2.describe_instances(InstanceIds=[instance])["Reservations"]
-    made = ec2.run_instances(
+        group = ec2.create_security_group(
+            GroupName=key, Description="x", TagSpecifications=tagged("security-group", run_id)
+        )
+        made[run_id] = {key, volume["VolumeId"], template["LaunchTemplateId"], group["GroupId"]}
+    launched = client("ec2").run_instances(
         ImageId=parent["Instances"][0]["ImageId"],
         InstanceType="t3.micro",
         MinCount=1,
         MaxCount=1,
-        TagSpecifications=[{"ResourceType": "instance", "Tags": [tag]}],
+        TagSpecifications=tagged("instance", "20251102T000000Z-bbbb"),
     )["Instances"][0]["InstanceId"]
-
-    def found() -> list[Leftover]:
-        left = leftovers(AWS, [HOME], timedelta(hours=24))
-        return [resource for resource in left if resource.kind == "instance"]
-
-    assert [resource.id for resource in found()] == [made]
-    assert [resource.error for resource in sweep(AWS, found())] == [""]
-    assert found() == []
-
-
-def test_sweep_of_a_run_finds_it_alone(client: Client) -> None:
-    now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    for run_id in (f"{now}-000a", f"{now}-000b"):
-        tag = [{"Key": "kiln:run-id", "Value": run_id}]
-        client("ec2", OTHER).create_security_group(
-            GroupName=f"kiln-{run_id}",
-            Description="a test's",
-            TagSpecifications=[{"ResourceType": "security-group", "Tags": tag}],
-        )
-    (found,) = leftovers(AWS, [OTHER], timedelta(hours=24), f"{now}-000a")
-    assert (found.kind, found.run_id) == ("security group", f"{now}-000a")
-    assert [gone.error for gone in sweep(AWS, [found])] == [""]
-    assert not leftovers(AWS, [OTHER], timedelta(hours=24), f"{now}-000a")
+    found = leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
+    old = {launched, *made["20251102T000000Z-bbbb"]}
+    assert {resource.id for resource in found} == old
+    assert {resource.id for resource in sweep(AWS, found) if not resource.error} == old
+    left = {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}
+    assert {f"kiln-{now}", "kiln-somebody's"} <= left
+    assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
+    assert {gone.error for gone in sweep(AWS, found)} == {""}, "removed meanwhile"
+    mine = leftovers(AWS, [OTHER], timedelta(hours=24), now)
+    assert {resource.id for resource in mine} == made[now]
+    assert {gone.error for gone in sweep(AWS, mine)} == {""}
+    assert not leftovers(AWS, [OTHER], timedelta(hours=24), now)
 
 
 def test_snapshot_of_a_new_ami_is_no_leftover(
@@ -484,8 +394,8 @@ def test_snapshot_of_a_new_ami_is_no_leftover(
     ec2 = client("ec2")
     made: list[str] = []
 
-    def somebody_registers(call: Call) -> None:
-        if call.action == "DescribeImages" and not made:
+    def somebody_registers(region: str, operation: str) -> None:
+        if operation == "DescribeImages" and not made:
             made.append("")
             made[0] = bake(1)
             disk = described(client, made[0])["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
@@ -527,18 +437,3 @@ def test_failed_ami_is_a_leftover(
     assert not {ami_id, disk} & found()
     state["now"] = "failed"
     assert {ami_id, disk} <= found()
-
-
-def test_leftover_removed_meanwhile_is_no_failure() -> None:
-    gone = [
-        Leftover(HOME, kind, name, "20251102T000000Z-bbbb")
-        for kind, name in (
-            ("instance", "i-0123456789abcdef0"),
-            ("AMI", "ami-0123456789abcdef0"),
-            ("snapshot", "snap-0123456789abcdef0"),
-            ("volume", "vol-0123456789abcdef0"),
-            ("security group", "sg-0123456789abcdef0"),
-            ("launch template", "lt-0123456789abcdef0"),
-        )
-    ]
-    assert [leftover.error for leftover in sweep(AWS, gone)] == [""] * len(gone)

@@ -1,0 +1,74 @@
+"""The parent AMI: looked up as it is today, and never guessed. AWS is moto, in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from botocore.client import BaseClient
+from moto import mock_aws
+from moto.core import DEFAULT_ACCOUNT_ID as ACCOUNT
+from moto.ec2.models import ec2_backends
+
+from kiln.base.errors import KilnError
+from kiln.base.recipe import Recipe
+from kiln.cloud.images import find_parent
+from kiln.cloud.target import Target
+from kiln.matrix import load
+
+AWS = Target("a test", "eu-central-1")
+BY_PARAMETER = next(row for row in load.load_recipes() if row.source_ami.ssm_parameter)
+
+
+def by_name(name: str) -> Recipe:
+    source = BY_PARAMETER.source_ami.changed(ssm_parameter=None, owner="self", name=name)
+    return BY_PARAMETER.changed(source_ami=source)
+
+
+def publish(ec2: Any, name: str, arch: str = "x86_64") -> str:
+    """Make an image of this account; its id."""
+    image_id = str(ec2.register_image(Name=name)["ImageId"])
+    # moto forgets it.
+    ec2_backends[ACCOUNT]["eu-central-1"].amis[image_id].architecture = arch
+    return image_id
+
+
+def test_public_parameter_is_asked_for_by_name() -> None:
+    """moto serves the parameters that AWS publishes."""
+    with mock_aws():
+        result = find_parent(BY_PARAMETER, Target("a test", "us-east-1"))
+    assert result.ami_id.startswith("ami-")
+    assert result.name
+    assert result.found_by == f"ssm:{BY_PARAMETER.source_ami.ssm_parameter}"
+
+
+@pytest.mark.usefixtures("ec2")
+def test_look_up_that_failed_is_named() -> None:
+    source = BY_PARAMETER.source_ami.changed(ssm_parameter="/aws/service/none")
+    with pytest.raises(KilnError, match="SSM has no such parameter") as caught:
+        find_parent(BY_PARAMETER.changed(source_ami=source), AWS)
+    assert "/aws/service/none" in caught.value.message
+    assert "amis.yaml" in caught.value.hint
+    with pytest.raises(KilnError, match="no image matches") as caught:
+        find_parent(by_name("nobodys-*"), AWS)
+    assert "nobodys-*" in caught.value.message
+    assert caught.value.exit_status == 1
+
+
+def test_parent_is_the_newest_of_its_name_owner_and_arch(
+    ec2: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer, older = (publish(ec2, name) for name in ("mine-a", "mine-b"))
+    arm = publish(ec2, "mine-arm", "arm64")
+    publish(ec2, "another")
+    dates = {newer: "2026-11-01", older: "2026-02-01", arm: "2026-11-20"}
+    real = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def dated(client: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        answer = real(client, operation, parameters)
+        for image in answer.get("Images", []):
+            image["CreationDate"] = f"{dates[image['ImageId']]}T00:00:00.000Z"
+        return answer
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", dated)
+    assert find_parent(by_name("mine-*"), AWS).ami_id == newer
