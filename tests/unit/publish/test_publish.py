@@ -17,7 +17,7 @@ from kiln.base.vocabulary import read_time, utc_now
 from kiln.cloud.images import find_parent
 from kiln.consume import KINDS, launch_request, pinned
 from kiln.matrix.model import Publish
-from kiln.publish import channels, publish
+from kiln.publish import channels, copies, publish
 from kiln.publish.lines import channel_rows, history_rows
 from kiln.publish.promote import roll_back
 from kiln.publish.retire import Going, Retirement, plan_retirement, retire
