@@ -15,6 +15,7 @@ def test(
     k: str | None = None,
     no_lab: bool = False,
     quick: bool = False,
+    all: bool = False,  # noqa: A002
     kills: bool = False,
     minutes: int = 15,
 ) -> int:
@@ -24,21 +25,20 @@ def test(
 
     k: only tests whose name contains this: -k matrix
     no_lab: leave out tests/lab
-    quick: unit tests without a lab, Packer or long searches: within a minute
+    quick: unit tests without a lab, Packer or long searches: half a minute
+    all: also what takes minutes, or another machine's software: before a release
     kills: instead, end builds at any moment by SIGKILL, SIGINT and SIGTERM: nothing may be left
     minutes: with --kills: how long: --minutes 60
     """
     from devel import testing
 
     with _printing():
-        if quick:
-            answer = testing.quick(only=k)
-        elif kills:
+        if kills:
             from devel import kills as killing
 
             answer = killing.kills(minutes, log)
         else:
-            answer = testing.test(only=k, lab=not no_lab)
+            answer = testing.test(only=k, quick=quick, lab=not no_lab, everything=all)
     return _ended(answer)
 
 

@@ -10,11 +10,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
-from xml.etree import ElementTree
 
 import psutil
 
@@ -27,30 +26,16 @@ from lab.base import settings
 from lab.daemon import host
 from lab.rootfs import emulation
 
-# Lab tests use labs of their own, not the user's: one for each process, from this index on. What
-# runs beside them has others: a lab is not taken down while a run of somebody else's is in it.
+# Tests use labs of their own, not the user's: tests/lab one for each process, from this index on.
 _LAB_FOR_TESTS = 9
-_LAB_BESIDE = 44
 _LAB_FOR_UNIT_TESTS = 45
 # More have no use: a file of tests runs in one process, and the longest would be last.
 MOST_AT_ONCE = 12
 # Of memory, for a lab with its tests and guests.
 _OF_A_LAB = 1 << 30
-KERNEL_LOG_TESTS = "tests/lab/test_xid_*.py"
-# Files and folders of tests/unit that `./invoke test --quick` leaves out, each with about two
-# seconds or more: they start many processes (./invoke, Packer, shells, other Pythons), have
-# hundreds of cases, or search long for a counterexample.
-_SLOW_FILES = """
-add_a_distribution ami_checks bad_inputs builds catalogue catalogue_browser cli compat consume
-contributing docs failure findings first_call generate hcl_injection iam interrupted_start json
-lab_ec2 lab_prepare mig_apply mig_placement mig_properties overlay packer policy preflight
-preflight_first_bakes printable program provisioner_failures provisioners record
-recorded_h100_standin render rules runtime_fuzz scripts stack_template standin_nvidia_smi_commands
-standin_nvidia_smi_daemons standin_nvidia_smi_formats standin_nvidia_smi_mig telemetry_bundle
-telemetry_sources testing unconfirmed validate verify xid_cli xid_pythons
-"""
-SLOW = ("publish", *(f"test_{name}.py" for name in _SLOW_FILES.split()))
 _CGROUPS = Path("/sys/fs/cgroup")
+# The exit status of a pytest that found no test.
+_NONE = 5
 
 
 @dataclass(frozen=True)
@@ -71,101 +56,22 @@ def linters_as_json(linters: list[Finished]) -> dict[str, Any]:
     }
 
 
-@dataclass
-class Outcome:
-    """What a run has found so far. pytest's report of a part is `PART.xml` in `reports`."""
-
-    reports: Path
-    linters: list[Finished] = field(default_factory=list)
-    # Part → its exit status.
-    parts: dict[str, int] = field(default_factory=dict)
-    # What had to run and could not → why.
-    not_run: dict[str, str] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """The whole outcome, as `./invoke test --json` prints it."""
-        answer = linters_as_json(self.linters)
-        status = answer["exit_status"] | int(bool(self.not_run))
-        for part in self.parts.values():
-            status |= part
-        return {
-            **answer,
-            "exit_status": status,
-            "parts": [self._part(name) for name in self.parts],
-            "not_run": [{"part": name, "reason": reason} for name, reason in self.not_run.items()],
-        }
-
-    def skips(self) -> str:
-        """Return the skipped tests by reason; empty when nothing was skipped."""
-        groups: dict[str, list[str]] = {}
-        for report in sorted(self.reports.glob("*.xml")):
-            for test, reason in _skipped(_cases(report)).items():
-                groups.setdefault(reason, []).append(test)
-        if not groups:
-            return ""
-        count = sum(map(len, groups.values()))
-        lines = [f"{count} {'test was' if count == 1 else 'tests were'} skipped:"]
-        for reason, tests in groups.items():
-            lines += [f"  {reason}", *(f"    {test}" for test in tests)]
-        return "\n".join(lines)
-
-    def _part(self, name: str) -> dict[str, Any]:
-        """How the tests of a part ended."""
-        cases = _cases(self.reports / f"{name}.xml")
-        skipped = _skipped(cases)
-        # A test whose end failed has two elements.
-        failed: dict[str, str] = {}
-        for case in cases:
-            for part in case:
-                if part.tag in ("failure", "error"):
-                    failed.setdefault(_test_id(case), part.get("message", ""))
-        return {
-            "part": name,
-            "exit_status": self.parts[name],
-            "passed": len({_test_id(case) for case in cases} - failed.keys() - skipped.keys()),
-            "failed": len(failed),
-            "skipped": len(skipped),
-            "failures": [{"test": test, "message": text} for test, text in failed.items()],
-            "skips": [{"test": test, "reason": reason} for test, reason in skipped.items()],
-        }
-
-
-def _cases(report: Path) -> list[ElementTree.Element]:
-    """The tests of a JUnit report; [] if pytest ended before writing it."""
-    if not report.exists():
-        return []
-    return list(ElementTree.parse(report).iter("testcase"))  # noqa: S314 - pytest wrote it
-
-
-def _skipped(cases: list[ElementTree.Element]) -> dict[str, str]:
-    """Skipped tests → the reason."""
-    found = ((_test_id(case), case.find("skipped")) for case in cases)
-    return {test: skip.get("message", "") for test, skip in found if skip is not None}
-
-
-def _test_id(case: ElementTree.Element) -> str:
-    """A test's id for pytest; only its name where a file could not be imported."""
-    file, name = case.get("file", ""), case.get("name", "")
-    module = file.removesuffix(".py").replace("/", ".")
-    groups = case.get("classname", "").removeprefix(module).strip(".").split(".")
-    return "::".join(filter(None, [file, *groups, name])) if file else name
-
-
 def lint(*, install: bool = True) -> list[Finished]:
     """Run all linters in parallel, and print what they found."""
     needs.ensure("lint", "packer", install=install, say=log)
     python = [sys.executable, "-m"]
     files = scripts.committed()
     shell = scripts.of_language("shell", files)
-    commands = {
-        # The slowest first, and split in two, to keep both cores busy.
-        "shellcheck (1/2)": ["shellcheck", "-x", *shell[::2]],
-        "shellcheck (2/2)": ["shellcheck", "-x", *shell[1::2]],
-        "mypy --strict": [*python, "mypy"],
-        **_ruff(files, "--no-cache"),
-        "import-linter": [_tool("lint-imports"), "--no-cache"],
-    }
-    finished = side_by_side(commands)
+    finished = _side_by_side(
+        {
+            # The slowest first, and split in two, to keep both cores busy.
+            "shellcheck (1/2)": ["shellcheck", "-x", *shell[::2]],
+            "shellcheck (2/2)": ["shellcheck", "-x", *shell[1::2]],
+            "mypy --strict": [*python, "mypy"],
+            **_ruff(files, "--no-cache"),
+            "import-linter": [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
+        }
+    )
     finished.append(_checked("generated files", generate.stale))
     finished.append(_checked("links", _broken_links))
     _report(finished)
@@ -173,58 +79,60 @@ def lint(*, install: bool = True) -> list[Finished]:
     return finished
 
 
-def quick(*, only: str | None = None) -> dict[str, Any]:
-    """Run ruff, mypy and the fast unit tests, import tests/lab; returns the outcome.
+def test(
+    *, only: str | None = None, quick: bool = False, lab: bool = True, everything: bool = False
+) -> dict[str, Any]:
+    """Run linters and tests; what they found, as `./invoke test --json` prints it.
 
-    `only` selects tests by name, and leaves the linters out.
+    `only` selects tests by name, and leaves the linters out. Raises KilnError (exit status 2) if it
+    has chosen no test.
     """
-    python = [sys.executable, "-m"]
     chosen = ["-k", only] if only else []
-    left_out = [*(f"--ignore=tests/unit/{name}" for name in SLOW), "-m", "not slow"]
-    linters = {
-        "mypy --strict": [*python, "mypy"],
-        **_ruff(scripts.committed()),
-        # They are not run, but an import that fails is seen.
-        "tests/lab imports": [*python, "pytest", "--collect-only", "-q", "tests/lab"],
-    }
-    with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
-        outcome = Outcome(Path(folder), [] if only else _report(side_by_side(linters)))
-        _unit_tests(outcome, [*left_out, *chosen])
-        print(outcome.skips(), flush=True)
-        left = f"tests/lab, the other linters, and {len(SLOW)} files of tests/unit"
-        log(f"left out by --quick: {left}")
-        return _answer(outcome, only)
-
-
-def test(*, only: str | None = None, lab: bool = True) -> dict[str, Any]:
-    """Run linters, unit tests, lab tests; returns the outcome. `only` selects tests by name."""
-    needs.ensure("lint", "packer", "ssh", "tests", install=True, say=log)
-    browser_if_there_is_one()
-    log(f"Packer of this run: {packers.in_words()}")
-    chosen = ["-k", only] if only else []
-    linters: Callable[[], list[Finished]] = list if only else lint
-    with tempfile.TemporaryDirectory(prefix="kiln-test-") as folder:
-        outcome = Outcome(Path(folder))
-        if lab:
-            _all(outcome, chosen, linters)
-        else:
-            outcome.linters = linters()
-            _unit_tests(outcome, chosen)
-        print(outcome.skips(), flush=True)
-        return _answer(outcome, only)
-
-
-def _answer(outcome: Outcome, only: str | None) -> dict[str, Any]:
-    """The outcome as data. Raises KilnError (exit status 2) if `only` has chosen no test at all."""
-    answer = outcome.as_json()
-    ran = any(part[how] for part in answer["parts"] for how in ("passed", "failed", "skipped"))
-    if only and not ran and not answer["exit_status"]:
+    not_run: dict[str, str] = {}
+    if quick:
+        linters = [] if only else _quick_linters()
+        parts = {"unit": _unit_tests(["-m", "not slow", *chosen])}
+        log("left out by --quick: tests/lab, the other linters, and tests marked slow")
+    else:
+        needs.ensure("lint", "packer", "ssh", "tests", install=True, say=log)
+        browser_if_there_is_one()
+        log(f"Packer of this run: {packers.in_words()}")
+        chosen += [] if everything else ["-m", "not all"]
+        if lab and (why := _why_no_lab()):
+            not_run["tests/lab"] = why
+        with_lab = lab and not not_run
+        # The lab's tests wait for guests half of the time: the others run beside them.
+        with ThreadPoolExecutor(1) as pool, tempfile.TemporaryFile("w+") as output:
+            in_labs = pool.submit(_lab_tests, chosen, output) if with_lab else None
+            linters = [] if only else lint()
+            parts = {"unit": _unit_tests(chosen)}
+            if in_labs:
+                parts["lab"] = in_labs.result()
+                output.seek(0)
+                print(output.read(), flush=True)
+    for part, why in not_run.items():
+        print(f"NOT RUN: {part}: {why}", flush=True)
+    if only and set(parts.values()) == {_NONE}:
         raise KilnError(
             f"no test was run: none has {only!r} in its name",
             hint="-k takes a part of a test's or a file's name, or an expression: -k 'mig and not "
             "lab'",
         )
-    return answer
+    failed = [status for status in parts.values() if status and not (only and status == _NONE)]
+    answer = linters_as_json(linters)
+    answer["exit_status"] |= int(bool(failed or not_run))
+    return {**answer, "parts": parts, "not_run": not_run}
+
+
+def _quick_linters() -> list[Finished]:
+    python = [sys.executable, "-m"]
+    commands = {
+        "mypy --strict": [*python, "mypy"],
+        **_ruff(scripts.committed()),
+        # They are not run, but an import that fails is seen.
+        "tests/lab imports": [*python, "pytest", "--collect-only", "-q", "tests/lab"],
+    }
+    return _report(_side_by_side(commands))
 
 
 def browser_if_there_is_one() -> None:
@@ -235,38 +143,26 @@ def browser_if_there_is_one() -> None:
         log(f"skipping browser tests: {error}")
 
 
-def _all(outcome: Outcome, chosen: list[str], linters: Callable[[], list[Finished]]) -> None:
-    """Linters, unit tests and lab tests side by side as far as they may be.
-
-    The first thing shown is what the linters found.
-    """
+def _why_no_lab() -> str:
+    """Why this machine cannot run tests/lab; "" where it can, with all that they need."""
     try:
         host.can_run()
     except KilnError as error:
-        outcome.linters = linters()
-        _unit_tests(outcome, chosen)
-        outcome.not_run["tests/lab"] = str(error)
-        print(f"NOT RUN: tests/lab: {error}", flush=True)
-        return
+        return str(error)
     other = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
     needs.ensure("lab", f"emulate_{other}", install=True, say=log)
-    with _Background(outcome) as background:
-        # Every guest reads the one kernel's log, and the AMI's checks write to it: the tests that
-        # count what is in it run while no AMI is checked. They mostly wait: beside the linters.
-        background.start("kernel-log", [*map(str, sorted(ROOT.glob(KERNEL_LOG_TESTS))), *chosen])
-        outcome.linters = linters()
-        # By groups: the tests that open a browser share one.
-        several = ["-n", str(_processes()), "--dist", "loadgroup"]
-        background.start("unit", ["tests/unit", *several, *chosen], lab=_LAB_FOR_UNIT_TESTS)
-        background.start("beside", [*_files_beside(), "-m", "beside", *chosen], lab=_LAB_BESIDE)
-        background.finish("kernel-log")
-        several = ["-n", str(labs_at_once()), "--no-loadscope-reorder"]
-        in_labs = ["-m", "not beside", f"--ignore-glob={KERNEL_LOG_TESTS}", *several, *chosen]
-        in_labs = ["tests/lab", *in_labs]
-        report = outcome.reports / "labs.xml"
-        outcome.parts["labs"] = run_pytest(report, in_labs)
-        background.finish("unit")
-        background.finish("beside")
+    return ""
+
+
+def _unit_tests(chosen: list[str]) -> int:
+    # A file in one process: its tests share what they have set up.
+    several = ["-n", str(_processes()), "--dist", "loadfile"]
+    return run_pytest(["tests/unit", *several, *chosen], lab=_LAB_FOR_UNIT_TESTS)
+
+
+def _lab_tests(chosen: list[str], output: TextIO) -> int:
+    several = ["-n", str(labs_at_once()), "--no-loadscope-reorder"]
+    return run_pytest(["tests/lab", *several, *chosen], lab=_LAB_FOR_TESTS, output=output)
 
 
 def labs_at_once() -> int:
@@ -280,55 +176,8 @@ def _processes() -> int:
     return min(cores(), MOST_AT_ONCE)
 
 
-def _files_beside() -> list[str]:
-    """The files with tests marked `beside`: to collect all of tests/lab takes seconds."""
-    files = sorted((ROOT / "tests" / "lab").rglob("test_*.py"))
-    return [str(file) for file in files if "mark.beside" in file.read_text(encoding="utf-8")]
-
-
-class _Background:
-    """Runs of pytest beside each other; what each one printed is shown when it is finished."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
-        self._stack = contextlib.ExitStack()
-        self._runs: dict[str, tuple[Future[int], TextIO]] = {}
-
-    def __enter__(self) -> _Background:
-        self._pool = self._stack.enter_context(ThreadPoolExecutor())
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def start(self, name: str, arguments: list[str], lab: int = _LAB_FOR_TESTS) -> None:
-        """Start pytest with these arguments; its report is `name`.xml."""
-        output = self._stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
-        report = self._outcome.reports / f"{name}.xml"
-        run = self._pool.submit(run_pytest, report, arguments, output, lab)
-        self._runs[name] = (run, output)
-
-    def finish(self, name: str) -> None:
-        """Wait until that run is over and show what it printed."""
-        run, output = self._runs[name]
-        self._outcome.parts[name] = run.result()
-        output.seek(0)
-        print(output.read(), flush=True)
-
-
-def _unit_tests(outcome: Outcome, arguments: list[str]) -> None:
-    chosen = ["tests/unit", "-n", str(_processes()), *arguments]
-    report = outcome.reports / "unit.xml"
-    outcome.parts["unit"] = run_pytest(report, chosen, lab=_LAB_FOR_UNIT_TESTS)
-
-
-def run_pytest(
-    report: Path,
-    arguments: list[str],
-    output: TextIO | None = None,
-    lab: int = _LAB_FOR_TESTS,
-) -> int:
-    """Run pytest; its exit status. Its JUnit report goes into `report`.
+def run_pytest(arguments: list[str], lab: int, output: TextIO | None = None) -> int:
+    """Run pytest; its exit status.
 
     `lab` is the index of the first lab that its tests use. KILN_LAB_INDEX moves all of them, so
     that two runs on one machine do not meet.
@@ -339,36 +188,25 @@ def run_pytest(
     # Never round to the first labs, which are users'.
     if index >= settings.LABS:
         index -= settings.LABS - _LAB_FOR_TESTS
-    # PYTEST_ADDOPTS of the caller would decide which tests run.
-    own = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
-    environment = {**own, "KILN_LAB_INDEX": str(index)}
-    # The tests start ./invoke hundreds of times, so Python must keep compiled files.
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-
-    # A report of this family says in which file a test is.
-    family = ["--durations=5", "-o", "junit_family=xunit1"]
-    status = subprocess.run(
-        [sys.executable, "-m", "pytest", f"--junitxml={report}", *family, *arguments],
+    # PYTEST_ADDOPTS of the caller would decide which tests run. The tests start ./invoke hundreds
+    # of times, so Python must keep compiled files.
+    dropped = ("PYTEST_", "PYTHONDONTWRITEBYTECODE")
+    own = {name: text for name, text in os.environ.items() if not name.startswith(dropped)}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-rfEs", "--durations=5", *arguments],
         cwd=ROOT,
-        env=environment,
+        env={**own, "KILN_LAB_INDEX": str(index)},
         stdin=subprocess.DEVNULL,
         # Where print() goes: with --json that is stderr.
         stdout=output or sys.stdout,
         stderr=subprocess.STDOUT if output else None,
         check=False,
     ).returncode
-    # 5 means that no test was run: with -k, the other folder may have it.
-    return 0 if status == 5 and "-k" in arguments else status
 
 
-def side_by_side(commands: dict[str, list[str]]) -> list[Finished]:
+def _side_by_side(commands: dict[str, list[str]]) -> list[Finished]:
     with ThreadPoolExecutor(max_workers=cores()) as pool:
         return list(pool.map(lambda item: _run(*item), commands.items()))
-
-
-def _tool(name: str) -> str:
-    """The path of a program in .venv."""
-    return str(Path(sys.executable).with_name(name))
 
 
 def _run(name: str, command: list[str]) -> Finished:
@@ -417,20 +255,12 @@ def cores(cgroups: Path = _CGROUPS) -> int:
     wait for each other until their tests' deadlines.
     """
     allowed = len(os.sched_getaffinity(0))
-    for quota in _quotas(cgroups):
-        allowed = min(allowed, math.ceil(quota))
+    # Version 2 has one file, `max` without a limit; version 1 two, -1 without one. (Linux,
+    # Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst)
+    for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        with contextlib.suppress(OSError, ValueError):
+            text = " ".join((cgroups / file).read_text() for file in files)
+            quota, period = map(int, text.split())
+            if quota > 0:
+                allowed = min(allowed, math.ceil(quota / period))
     return max(1, allowed)
-
-
-def _quotas(cgroups: Path) -> list[float]:
-    """The limits, in cores: of version 2 in one file, `max` without one; of version 1 in two, -1
-    without one. (Linux, Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst)"""
-    quotas = []
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = (cgroups / "cpu.max").read_text().split()
-        quotas.append(float(quota) / float(period) if quota != "max" else math.inf)
-    with contextlib.suppress(OSError, ValueError):
-        quota = (cgroups / "cpu" / "cpu.cfs_quota_us").read_text()
-        period = (cgroups / "cpu" / "cpu.cfs_period_us").read_text()
-        quotas.append(float(quota) / float(period) if float(quota) > 0 else math.inf)
-    return [quota for quota in quotas if math.isfinite(quota)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import hashlib
 import io
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import boto3
 import pytest
@@ -59,10 +60,21 @@ os.environ["KILN_LAB_INDEX"] = str(
 )
 # Of SSH connections. A socket's path must be short.
 SOCKETS = tempfile.TemporaryDirectory(prefix="kiln-ssh-", ignore_cleanup_errors=True)
+# The lock on the kernel's log, while this process has it.
+KERNEL_LOG: list[IO[str]] = []
 # Seconds in which a machine that is running for EC2 has opened port 22, however busy this one is.
 _BOOT = 60
 # These look at the same built AMI.
-OF_THE_BUILD = ("test_build.py", "test_mig_first_boot.py", "test_mutations.py")
+OF_THE_BUILD = (
+    *("test_build.py", "test_mig_first_boot.py", "test_release.py", "test_mutations.py"),
+)
+# Every guest reads the one kernel's log. These count what is in it, and these write to it: they run
+# builds with their checks, or write an Xid themselves.
+COUNTS_THE_LOG = "test_xid_"
+WRITES_TO_THE_LOG = (
+    *(*OF_THE_BUILD, "test_aws_target.py", "test_cleanup.py", "test_lab_down.py"),
+    *("test_overlay.py", "test_package_snapshot.py", "test_telemetry_bundle.py"),
+)
 
 
 # The files that need another lab beside that one.
@@ -86,7 +98,9 @@ class ByAmi(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = super()._split_scope(nodeid)
-        return OF_THE_BUILD[0] if path.endswith(OF_THE_BUILD) else path
+        if path.endswith(OF_THE_BUILD):
+            return OF_THE_BUILD[0]
+        return COUNTS_THE_LOG if COUNTS_THE_LOG in path else path
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByAmi:
@@ -95,11 +109,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByAmi:
 
 
 # The files that take longest, in that order: one that started last would keep one core waiting.
+# Those that write to the kernel's log wait for those that count its lines.
 LONGEST_FIRST = (
-    *OF_THE_BUILD,
-    *("test_cleanup.py", "test_package_snapshot.py", "test_mig_guest.py", "test_signing_keys.py"),
-    *("test_lab_down.py", "test_both_modules.py", "test_telemetry_bundle.py", "test_mig_launch.py"),
-    *("test_ec2.py", "test_aws_target.py", "test_foreign_packer.py"),
+    *("test_xid_clock.py", "test_xid_guest.py", "test_xid_kmsg.py"),
+    *("test_mig_guest.py", "test_fleet.py", *OF_THE_BUILD, "test_cleanup.py", "test_aws_target.py"),
+    *("test_package_snapshot.py", "test_lab_down.py", "test_overlay.py", "test_mig_launch.py"),
+    *("test_telemetry_bundle.py", "test_signing_keys.py", "test_ec2.py", "test_foreign_packer.py"),
 )
 
 
@@ -107,6 +122,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests by file: `--no-loadscope-reorder` hands them out as they are."""
     place = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
+def _of_the_log(item: pytest.Item | None) -> int:
+    """How a test locks the kernel's log: 0 when it does not."""
+    name = item.path.name if item else ""
+    if name.startswith(COUNTS_THE_LOG):
+        return fcntl.LOCK_EX
+    return fcntl.LOCK_SH if name in WRITES_TO_THE_LOG else 0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[Any]:
+    """While tests count the lines of the kernel's log, no other process of tests writes there."""
+    how = _of_the_log(item)
+    if how and not KERNEL_LOG:
+        folder = settings.current().root
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        KERNEL_LOG.append((folder / ".kernel-log-of-tests.lock").open("w"))
+        fcntl.flock(KERNEL_LOG[0], how)
+    done = yield
+    if KERNEL_LOG and _of_the_log(nextitem) != how:
+        KERNEL_LOG.pop().close()
+    return done
 
 
 def pytest_collection_finish() -> None:
@@ -273,6 +311,13 @@ def key(ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     path.touch(mode=0o600)
     path.write_text(made["KeyMaterial"])
     return made["KeyName"], path
+
+
+def import_key(client: Any, key: tuple[str, Path]) -> None:
+    """Make the key pair known in a client's region."""
+    public = ["ssh-keygen", "-y", "-f", str(key[1])]
+    material = subprocess.run(public, capture_output=True, text=True, check=True).stdout
+    client.import_key_pair(KeyName=key[0], PublicKeyMaterial=material)
 
 
 Launch = Callable[..., Guest]

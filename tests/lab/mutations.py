@@ -1,9 +1,11 @@
 """Which check of tests/ami was turned red by which mutation, from a few guests with many each.
 
-A guest per mutation would be the plain way, and takes minutes. Instead each mutation is made in
-three of a few rounds (a round is one fresh guest), no two mutations in the same three. A check has
-to be red in the rounds of its own mutation and green in all others. Then it can only be its own
-mutation that turned it red: any other one is also made in a round in which the check stayed green.
+A guest per mutation would be the plain way, and takes minutes. Instead a few guests (rounds) get
+many each, and a check has to be red in the rounds of its own mutation and green in all others.
+
+In every run each mutation is made once, in one of three rounds: the check can fail. `./invoke test
+--all` makes each in three of nine, no two in the same three. Then it can only be its own mutation
+that turned a check red: any other one is also made in a round in which the check stayed green.
 """
 
 from __future__ import annotations
@@ -108,8 +110,9 @@ def before_reboot(entries: Mapping[str, Mapping[str, Any]]) -> tuple[Mutation, .
     )
 
 
-def plan(mutations: list[Mutation]) -> Plan:
-    """The smallest number of rounds found that contain each mutation twice, or each three times.
+def plan(mutations: list[Mutation], *, attributes: bool) -> Plan:
+    """The smallest number of rounds found that contain each mutation: once in three or more, or so
+    often that a check's outcomes are those of its own mutation alone (`attributes`).
 
     It is the same for the same mutations.
     """
@@ -117,8 +120,8 @@ def plan(mutations: list[Mutation]) -> Plan:
         mutation: frozenset(other for other in mutations if _meet_badly(mutation, other))
         for mutation in mutations
     }
-    for rounds in itertools.count(2):
-        for times, attempt in itertools.product((2, 3), range(_ATTEMPTS)):
+    for rounds in itertools.count(3):
+        for times, attempt in itertools.product((2, 3) if attributes else (1,), range(_ATTEMPTS)):
             filled = _assigned(apart, rounds, times, random.Random(attempt))
             if filled:
                 return Plan(tuple(tuple(m for m in mutations if m in item) for item in filled))
@@ -156,8 +159,8 @@ def _colour(check: str, made: Iterable[Mutation]) -> str:
 def _assigned(
     apart: Mapping[Mutation, frozenset[Mutation]], rounds: int, times: int, by: random.Random
 ) -> list[set[Mutation]] | None:
-    """Assigns each mutation to `times` of the rounds, so that no two have the same rounds; None if
-    a mutation finds none free.
+    """Assigns each mutation to `times` of the rounds, so that no two have the same several rounds;
+    None if a mutation finds none free.
 
     Two mutations of which one may turn the other's check red (`apart`) share no round, because that
     check would prove nothing. They are placed first and at random, the others in the emptiest
@@ -167,7 +170,7 @@ def _assigned(
     filled: list[set[Mutation]] = [set() for _ in range(rounds)]
     for mutation in sorted(apart, key=lambda m: -len(apart[m])):
         free = [n for n in range(rounds) if not filled[n] & apart[mutation]]
-        fitting = [c for c in itertools.combinations(free, times) if c not in taken]
+        fitting = [c for c in itertools.combinations(free, times) if times == 1 or c not in taken]
         if not fitting:
             return None
         if apart[mutation]:

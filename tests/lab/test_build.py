@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import jsonschema
 import pytest
 from conftest import AL2, PRIVATE_KEY, ROOT, Finished, Verified, wait_for
 
@@ -37,27 +36,11 @@ def test_the_first_line_says_where_and_why(built: Finished) -> None:
     )
 
 
-def test_the_last_lines_say_what_there_is_now_and_where_to_read_more(built: Finished) -> None:
-    output = built.done.stdout
-    checks = built.record["checks"]
-    assert f"{built.record['ami_id']}  verified (an AMI of the lab on this machine)" in output
-    assert "driver 510.47.03, CUDA 11.6.2, cuDNN 8.5.0.96, NCCL 2.12.7, EFA 1.34.0" in output
-    assert f"{checks['passed']} passed, 0 failed, {checks['skipped']} skipped" in output
-    assert f"{built.folder}/record.json" in output
-    assert f"{built.folder}/report.html" in output
-
-
 def test_forced_colors_reach_no_record_log_or_report(built: Finished) -> None:
     assert surroundings.ODD["FORCE_COLOR"]
     files = [path for path in built.folder.rglob("*") if path.is_file()]
     assert built.folder / "checks.log" in files
     assert [path for path in files if b"\x1b[" in path.read_bytes()] == []
-
-
-def test_its_record_fits_the_published_schema(built: Finished) -> None:
-    schema = json.loads((ROOT / "docs" / "record.schema.json").read_text())
-    assert built.record["versions"] and built.record["recipe"]
-    jsonschema.validate(built.record, schema)
 
 
 def test_a_pipe_gets_one_line_per_stage_and_no_control_codes(built: Finished) -> None:
@@ -104,7 +87,7 @@ def test_the_ami_carries_what_it_is_as_tags(built: Finished, image: dict[str, An
     }
 
 
-def test_its_instances_will_require_imdsv2_and_its_disk_is_encrypted(image: dict[str, Any]) -> None:
+def test_ami_requires_imdsv2_and_is_encrypted(image: dict[str, Any]) -> None:
     assert image["ImdsSupport"] == "v2.0"
     assert [device["Ebs"]["Encrypted"] for device in image["BlockDeviceMappings"]] == [True]
 
@@ -148,23 +131,6 @@ def test_its_record_holds_every_check_and_why_some_were_skipped(built: Finished)
     assert [check for check in checks["checks"] if check["outcome"] == "skipped" and not check["message"]] == []  # fmt: skip  # noqa: E501
     files = {check["file"] for check in checks["checks"] if check["outcome"] == "passed"}
     assert {"test_nvidia_driver", "test_cuda", "test_nccl", "test_hygiene", "test_xid_event"} <= files  # fmt: skip  # noqa: E501
-
-
-def test_its_report_needs_nothing_else_and_says_lab(built: Finished) -> None:
-    report = (built.folder / "report.html").read_text()
-    assert report.startswith("<!DOCTYPE html>")
-    assert not re.search(r"<script|<link|<img|src=|href=|@import|url\(", report)
-    assert "This is <strong>an AMI of the lab on this machine</strong>" in report
-    assert built.record["ami_id"] in report
-    assert report.count('<td class="passed">') == built.record["checks"]["passed"]
-
-
-def test_packers_own_words_are_kept_whole(built: Finished) -> None:
-    log = (built.folder / "packer.log").read_text()
-    baked = re.findall(r"Provisioning with shell script: .*/provisioners/(.*)\.sh", log)
-    assert baked == built.record["recipe"]["components"]
-    assert "kiln: nvidia-driver: downloading https://us.download.nvidia.com/tesla/" in log
-    assert f"us-east-1: {built.record['ami_id']}" in log
 
 
 def test_nothing_but_the_ami_is_left(built: Finished, image: dict[str, Any]) -> None:

@@ -86,25 +86,3 @@ def test_without_qemu_the_message_names_the_package(monkeypatch: pytest.MonkeyPa
         emulation.ensure(OTHER)
     assert "qemu-user-static" in raised.value.hint
     assert raised.value.exit_status == 1
-
-
-@pytest.fixture
-def refusing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A kernel that takes no setting."""
-    monkeypatch.setattr(emulation, "_BINFMT", tmp_path)
-    monkeypatch.setattr(emulation, "_interpreter", lambda arch: Path("/usr/bin/qemu"))
-    (tmp_path / "register").mkdir()
-
-
-@pytest.mark.usefixtures("refusing")
-def test_a_kernel_that_takes_no_setting_is_said_to_be_the_reason() -> None:
-    with pytest.raises(KilnError, match="binfmt_misc") as raised:
-        emulation.ensure(OTHER)
-    assert "--target aws" in raised.value.hint
-    assert raised.value.exit_status == 1
-
-
-def test_nothing_is_set_for_this_machines_own_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulation, "_interpreter", lambda arch: pytest.fail("asked for qemu"))
-    emulation.ensure(emulation.host_arch())
-    assert emulation.by(emulation.host_arch()) is None

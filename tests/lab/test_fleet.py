@@ -148,9 +148,7 @@ def walked(fleet: Fleet, client: Any, lab: Any, tmp_path_factory: pytest.TempPat
     )
 
 
-def test_an_instance_that_does_not_report_is_put_back_and_the_next_wave_does_not_start(
-    fleet: Fleet, walked: Walked
-) -> None:
+def test_silent_instance_is_rolled_back_and_stops_waves(fleet: Fleet, walked: Walked) -> None:
     (wave,) = walked.failed["waves"]
     assert (wave["ok"], wave["failed"]) == ([], [fleet.mute.id])
     assert wave["rolled_back"] == [fleet.mute.id]
@@ -168,9 +166,7 @@ def test_the_same_command_goes_on_where_it_stopped(fleet: Fleet, walked: Walked)
     assert [wave["ok"] for wave in walked.rest["waves"]] == [[fleet.bare.id]]
 
 
-def test_status_tells_driver_agent_and_whose_configuration_there_is(
-    fleet: Fleet, walked: Walked
-) -> None:
+def test_status_shows_driver_agent_and_configuration(fleet: Fleet, walked: Walked) -> None:
     mute, bare = walked.status[fleet.mute.id], walked.status[fleet.bare.id]
     assert [(guest["reports"], guest["missing"]) for guest in (mute, bare)] == [(True, [])] * 2
     assert bare["driver"] == mute["driver"] == "580.95.05"
@@ -181,9 +177,7 @@ def test_status_tells_driver_agent_and_whose_configuration_there_is(
     assert mute["xids"] == bare["xids"] == {}
 
 
-def test_uninstall_brings_everything_back_and_leaves_nothing_in_the_account(
-    fleet: Fleet, walked: Walked, client: Any
-) -> None:
+def test_uninstall_leaves_nothing_behind(fleet: Fleet, walked: Walked, client: Any) -> None:
     assert sorted(walked.removed["ok"]) == sorted(guest.id for guest in fleet.both)
     assert walked.after == walked.before
     assert walked.agents[2] == walked.agents[0]

@@ -8,10 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-from conftest import AL2, ROOT, launching, plain_client
+from conftest import AL2, ROOT, import_key, launching, plain_client
 
-from devel import packers
 from devel.testbed import bare_checkout
 from kiln.packer import program
 from lab.daemon import control
@@ -46,9 +44,7 @@ build {
 """
 
 
-def test_it_builds_encrypted_for_two_regions_with_its_own_temporary_key_and_group(
-    lab, ec2, source_ami, key, tmp_path: Path
-):
+def test_packer_builds_encrypted_for_two_regions(lab, ec2, source_ami, key, tmp_path: Path):
     template = tmp_path / "plain.pkr.hcl"
     template.write_text(TEMPLATE)
     name = f"plain-{time.time():.0f}"
@@ -77,10 +73,7 @@ def test_it_builds_encrypted_for_two_regions_with_its_own_temporary_key_and_grou
         (image,) = mine["Images"]
         assert image["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
         assert image["Tags"] == [{"Key": "team", "Value": "ml"}]
-    public = subprocess.run(
-        ["ssh-keygen", "-y", "-f", str(key[1])], capture_output=True, text=True, check=True
-    )
-    elsewhere.import_key_pair(KeyName=key[0], PublicKeyMaterial=public.stdout)
+    import_key(elsewhere, key)
     with launching(elsewhere, key, image["ImageId"]) as launch:
         assert launch().run("cat /opt/by-hand").stdout == "by-hand\n"
     keys = ec2.describe_key_pairs()["KeyPairs"]
@@ -126,50 +119,3 @@ def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_am
     tags = {tag["Key"]: tag["Value"] for tag in image["Tags"]}
     assert tags["kiln:recipe"] == AL2
     assert tags["kiln:run-id"].startswith("by-hand-")
-
-
-def test_todays_packer_builds_on_spot_instances(lab, ec2, client, key, tmp_path: Path):
-    """What Debian's Packer 1.6.6 cannot: a fleet with tags of its own."""
-    packer = next((packer for packer in packers.usable() if packer.has_plugins), None)
-    if not packer:
-        pytest.skip("a Packer with the amazon plugin: KILN_SECOND_PACKER")
-    parameter = client("ssm").get_parameter(Name="/aws/service/debian/release/12/latest/amd64")
-    name = f"newer-{time.time():.0f}"
-    done = subprocess.run(
-        [
-            *(str(packer.path), "build", "-var", f"source_ami={parameter['Parameter']['Value']}"),
-            *("-var", f"name={name}", str(Path(__file__).parent / "foreign" / "newer.pkr.hcl")),
-        ],
-        env=packer.environment(
-            {
-                **control.environment(lab),
-                "PATH": "/usr/bin:/bin",
-                "HOME": str(tmp_path),
-                "AWS_POLL_DELAY_SECONDS": "1",
-                **{n: os.environ[n] for n in ("PACKER_PLUGIN_PATH",) if n in os.environ},
-            }
-        ),
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    (spot,) = ec2.describe_images(Filters=[{"Name": "name", "Values": [f"{name}-*"]}])["Images"]
-    assert (spot["Description"], spot["ImdsSupport"]) == ("built on a spot instance", "v2.0")
-    assert [disk["DeviceName"] for disk in spot["BlockDeviceMappings"]][1:] == ["/dev/xvdg"]
-    snapshot = spot["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
-    shared = ec2.describe_snapshot_attribute(
-        SnapshotId=snapshot, Attribute="createVolumePermission"
-    )["CreateVolumePermissions"]
-    assert shared == [{"UserId": "111122223333"}]
-    asked = ec2.describe_spot_instance_requests(Filters=[{"Name": "tag:kind", "Values": ["spot"]}])[
-        "SpotInstanceRequests"
-    ]
-    assert len(asked) == 1
-    tags = ec2.describe_instances(InstanceIds=[asked[0]["InstanceId"]])["Reservations"][0]
-    assert {"Key": "team", "Value": "ml"} in tags["Instances"][0]["Tags"]
-    with launching(ec2, key, spot["ImageId"]) as launch:
-        guest = launch(user="admin", InstanceType="t3.micro")
-        assert guest.run("cat /opt/made-by").stdout.strip() == "spot"
-    ec2.deregister_image(ImageId=spot["ImageId"])

@@ -38,7 +38,7 @@ def guest(request: pytest.FixtureRequest, guests: dict[str, Guest]) -> Guest:
     return guests[request.param]
 
 
-def test_hosts_and_resolv_conf_are_files_that_can_be_edited_and_replaced(guest: Guest):
+def test_hosts_and_resolv_conf_can_be_edited(guest: Guest):
     done = guest.run(
         "sudo sed -i '$a 10.0.0.7 db.corp' /etc/hosts && getent hosts db.corp && "
         "sed 's/^options.*/options timeout:3/' /etc/resolv.conf > new && "
@@ -48,7 +48,7 @@ def test_hosts_and_resolv_conf_are_files_that_can_be_edited_and_replaced(guest: 
     assert done.stdout.split() == ["10.0.0.7", "db.corp", "options", "timeout:3"]
 
 
-def test_a_guest_resolves_ec2s_names_and_the_vendors_hosts_by_any_resolver(guest: Guest):
+def test_guest_resolves_ec2_and_vendor_names(guest: Guest):
     ask = "getent ahostsv4 {} | head -n 1 | cut -d' ' -f1"
     name = f"ip-{guest.address.replace('.', '-')}"
     own = guest.run(f"{ask.format(name)}; {ask.format('developer.download.nvidia.com')}")
@@ -61,26 +61,7 @@ def test_a_guest_resolves_ec2s_names_and_the_vendors_hosts_by_any_resolver(guest
     assert other.stdout.split()[-1] == gateway, other
 
 
-def test_files_and_tools_that_the_vendors_images_have_are_there(guests: dict[str, Guest]):
-    both = "test -s /etc/default/grub && command -v wget rsync unzip"
-    for guest in guests.values():
-        assert guest.run(both).returncode == 0
-    al2 = guests["al2"].run("grep -c '^\\[main\\]' /etc/yum.conf && cat /etc/rc.local")
-    assert al2.returncode == 0
-    assert "/var/lock/subsys/local" in al2.stdout
-
-
-def test_amazon_linux_2s_yum_goes_on_past_a_package_that_it_does_not_know(
-    guests: dict[str, Guest],
-):
-    partial = guests["al2"].run("sudo yum install -y no-such-package jq && jq --version")
-    assert partial.returncode == 0, partial.stderr
-    assert "No package no-such-package available." in partial.stdout
-    none = guests["al2"].run("sudo yum install -y no-such-package")
-    assert (none.returncode, "Error: Nothing to do" in none.stderr) == (1, True)
-
-
-def test_settings_of_the_kernel_can_be_written_and_read_without_a_change_of_this_machines(
+def test_guest_sysctl_does_not_change_the_host(
     guest: Guest,
 ):
     names = "net.core.rmem_max=33554432 net.core.netdev_max_backlog=2500 vm.max_map_count=262144"
@@ -100,22 +81,6 @@ def test_user_data_names_the_host(guests: dict[str, Guest]):
     assert guests["ubuntu2404"].run("hostname; cat /etc/hostname").stdout.split() == ["forge"] * 2
     address = guests["al2"].address.replace(".", "-")
     assert guests["al2"].run("hostname").stdout == f"ip-{address}.ec2.internal\n"
-
-
-def test_a_session_has_a_login_of_its_own_and_ends_with_the_shutdown(guests: dict[str, Guest]):
-    guest = guests["ubuntu2404"]
-    assert "ubuntu" in guest.run("loginctl list-sessions --no-legend").stdout
-    before = guest.run("cat /proc/sys/kernel/random/boot_id").stdout
-    cut = guest.run("sudo shutdown -r now; sleep 5; echo still here")
-    assert "still here" not in cut.stdout
-    assert guest.run("cat /proc/sys/kernel/random/boot_id").stdout != before
-
-
-def test_amazon_linux_2_starts_no_manager_of_a_users_own_units(guests: dict[str, Guest]):
-    asked = guests["al2"].run("ls -d $XDG_RUNTIME_DIR; systemctl --user list-units")
-    assert asked.returncode == 1 and asked.stdout == "/run/user/1000\n"
-    assert "No such file or directory" in asked.stderr
-    assert guests["ubuntu2404"].run("systemctl --user list-units").returncode == 0
 
 
 def test_the_hop_limit_keeps_tokens_from_a_container_of_the_guest(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import gzip
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
 from pathlib import Path
 from typing import Any
 
-import pytest
 from conftest import Guest, wait_for
 
 IMAGE = "resolve:ssm:/aws/service/debian/release/12/latest/amd64"
@@ -26,21 +24,9 @@ def parts(**texts: str) -> bytes:
     return message.as_bytes()
 
 
-@pytest.mark.parametrize(
-    ("user_data", "made"),
-    [
-        (gzip.compress(SCRIPT.encode()), ["/script"]),
-        (
-            parts(x_shellscript=SCRIPT, cloud_config=CONFIG, cloud_boothook=HOOK),
-            ["/script", "/config", "/ran", "/hook"],
-        ),
-    ],
-    ids=["a compressed script", "a message of a script, a configuration and a boot hook"],
-)
-def test_a_launch_template_with_resolve_ssm_starts_a_guest_that_does_its_user_data(
-    ec2: Any, key: tuple[str, Path], user_data: bytes, made: list[str]
-):
-    name = f"user-data-{len(made)}"
+def test_template_with_resolve_ssm_runs_mime_user_data(ec2: Any, key: tuple[str, Path]):
+    user_data = parts(x_shellscript=SCRIPT, cloud_config=CONFIG, cloud_boothook=HOOK)
+    name, made = "user-data", ["/script", "/config", "/ran", "/hook"]
     ec2.create_launch_template(
         LaunchTemplateName=name,
         LaunchTemplateData={

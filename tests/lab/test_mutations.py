@@ -1,13 +1,15 @@
 """Can each check of tests/ami fail? Guests of a built AMI are broken as mutations.yaml says.
 
-`./invoke test` does it for the AMI that test_build.py bakes. KILN_MUTATION_ROWS names other rows of
-the matrix, by commas, to be built and broken in its place; KILN_MUTATION_CHECKS the files of checks
-that count, such as those of an overlay.
+`./invoke test` does it for the AMI that test_build.py bakes, in three guests; with --all in nine,
+which tell which mutation a check saw. KILN_MUTATION_ROWS names other rows of the matrix, by commas,
+to be built and broken in its place; KILN_MUTATION_CHECKS the files of checks that count, such as
+those of an overlay.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import secrets
@@ -83,24 +85,29 @@ def belonging(row: str) -> tuple[str, ...]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each check of each row: those that a guest can run, or those that no guest can run."""
-    if "check" in metafunc.fixturenames:
-        lacking = metafunc.function is test_a_check_that_no_guest_can_run_says_why
-        metafunc.parametrize(
-            ("broken", "check"),
-            [
-                (row, check)
-                for row in ROWS
-                for check in belonging(row)
-                if (check in LACKING) == lacking
-                and check.split("::")[0] in MUTATIONS["checks"]
-                and not any(check in mutation.checks for mutation in AT_BOOT)
-            ],
-            indirect=["broken"],
-            scope="module",
-        )
-    elif "broken" in metafunc.fixturenames:
-        metafunc.parametrize("broken", ROWS, indirect=True, scope="module")
+    """Each row in three guests, with --all in nine; and each of its checks that a guest can run."""
+    if "broken" not in metafunc.fixturenames:
+        return
+    names = ["broken", "check"] if "check" in metafunc.fixturenames else ["broken"]
+    cases = []
+    for row, guests in itertools.product(ROWS, ("three", "nine")):
+        found = breakable(row) if "check" in names else [""]
+        marks = pytest.mark.all if guests == "nine" else ()
+        for check in found:
+            label = "-".join(filter(None, (row, guests, check)))
+            values = ((row, guests), check)[: len(names)]
+            cases.append(pytest.param(*values, id=label, marks=marks))
+    metafunc.parametrize(names, cases, indirect=["broken"], scope="module")
+
+
+def breakable(row: str) -> list[str]:
+    """The row's checks that fail by a mutation of a guest that runs."""
+    at_boot = {check for mutation in AT_BOOT for check in mutation.checks}
+    return [
+        check
+        for check in belonging(row)
+        if check.split("::")[0] in MUTATIONS["checks"] and check not in LACKING.keys() | at_boot
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +122,8 @@ def broken(
     group = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"][0]["GroupId"]
     network = find_network(Account(), targets.choose("lab"))
     access = Access(key[0], key[1], (group,), network)
-    (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == request.param]
+    row, guests = request.param
+    (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == row]
 
     def guest(name: str, made: tuple[Mutation, ...], *, reboot: bool = False) -> Round:
         folder = home / name
@@ -144,13 +152,14 @@ def broken(
                 ec2.terminate_instances(InstanceIds=[instance.instance_id])
         return _round([dataclasses.asdict(check) for check in done], outputs)
 
-    if (request.param, INSTANCE_TYPE) == (AL2, "p4d.24xlarge"):
+    if (row, INSTANCE_TYPE) == (AL2, "p4d.24xlarge"):
         verified: Verified = request.getfixturevalue("on_p4d")
         untouched = _round(verified.record["checks"]["checks"], {})
     else:
         untouched = guest("untouched", (), reboot=True)
     live = [check for check, outcome in untouched.outcomes.items() if outcome == "passed"]
-    plan = mutations.plan(mutations.load(MUTATIONS["checks"], live))
+    attributes = guests == "nine"
+    plan = mutations.plan(mutations.load(MUTATIONS["checks"], live), attributes=attributes)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         names = [f"round-{number}" for number in range(len(plan.rounds))]
         return Broken(
@@ -159,18 +168,19 @@ def broken(
             untouched,
             plan,
             list(pool.map(guest, names, plan.rounds)),
-            guest("rebooted", AT_BOOT, reboot=True) if AT_BOOT else None,
+            guest("rebooted", AT_BOOT, reboot=True) if AT_BOOT and attributes else None,
         )
 
 
-def test_an_untouched_guest_is_green(broken: Broken) -> None:
-    failed = {
-        check: broken.untouched.messages[check]
-        for check, outcome in broken.untouched.outcomes.items()
-        if outcome == "failed"
-    }
+def test_untouched_guest_is_green_and_skips_say_why(broken: Broken) -> None:
+    untouched = broken.untouched
+    failed = {c: untouched.messages[c] for c, o in untouched.outcomes.items() if o == "failed"}
     assert failed == {}
-    assert set(broken.untouched.outcomes) == set(belonging(broken.row))
+    assert set(untouched.outcomes) == set(belonging(broken.row))
+    for check, why in LACKING.items():
+        if check in untouched.outcomes:
+            found = (untouched.outcomes[check], untouched.messages[check])
+            assert found == ("skipped", why), f"how can {check} fail?"
 
 
 def test_every_component_of_the_image_is_checked(broken: Broken) -> None:
@@ -180,32 +190,28 @@ def test_every_component_of_the_image_is_checked(broken: Broken) -> None:
     assert {"test_boot.py", "test_hygiene.py"} <= run
 
 
-def test_the_check_goes_red_by_its_own_mutation_and_no_other(broken: Broken, check: str) -> None:
+def test_check_fails_by_its_own_mutation(broken: Broken, check: str) -> None:
     if broken.untouched.outcomes[check] == "skipped":
         pytest.skip(f"on this image and instance type: {broken.untouched.messages[check]}")
     wrong = mutations.verdict(broken.plan, broken.rounds, check)
     assert not wrong, wrong
 
 
-def test_what_breaks_at_the_next_boot_turns_only_the_check_of_a_reboot_red(broken: Broken) -> None:
+def test_mutation_of_the_next_boot_fails_only_its_check(broken: Broken) -> None:
     if broken.rebooted is None:
-        pytest.skip("none of these checks reboots")
+        pytest.skip("a guest is rebooted in ./invoke test --all")
     outcomes = broken.rebooted.outcomes.items()
     failed = {check for check, outcome in outcomes if outcome == "failed"}
     assert failed == {check for mutation in AT_BOOT for check in mutation.checks}
 
 
-def test_a_check_that_no_guest_can_run_says_why(broken: Broken, check: str) -> None:
-    outcome, message = broken.untouched.outcomes[check], broken.untouched.messages[check]
-    assert (outcome, message) == ("skipped", LACKING[check]), "how can it fail?"
-
-
 def _ami(request: pytest.FixtureRequest, home: Path) -> str:
-    if request.param == AL2:
+    row, _ = request.param
+    if row == AL2:
         built: Finished = request.getfixturevalue("built")
         return str(built.record["ami_id"])
     done = subprocess.run(
-        [str(ROOT / "invoke"), "build", "--name", request.param, "--target", "lab", "--json"],
+        [str(ROOT / "invoke"), "build", "--name", row, "--target", "lab", "--json"],
         cwd=ROOT,
         env=users_environment(home),
         stdin=subprocess.DEVNULL,

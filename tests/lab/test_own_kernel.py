@@ -1,15 +1,12 @@
 """`build --own-kernel`: an AMI boots its own kernel, from a disk with its boot loader.
 
-    KILN_OWN_KERNEL=1 python -m pytest tests/lab/test_own_kernel.py
-
-Not part of `./invoke test`: the bake compiles NVIDIA's real module, and the processor is
-emulated where there is no KVM.
+It takes minutes: the bake compiles NVIDIA's real module, and the processor is emulated where there
+is no KVM.
 """
 
 from __future__ import annotations
 
 import base64
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,10 +34,7 @@ from lab.machine import disks
 from lab.target import LabTarget
 from tests.unit.rows import row
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("KILN_OWN_KERNEL"),
-    reason="takes minutes: KILN_OWN_KERNEL=1",
-)
+pytestmark = pytest.mark.all
 
 ROW = row("debian12/debian/base/x86_64")
 MUTATIONS = yaml.safe_load((AMI_TESTS / "mutations.yaml").read_text())

@@ -1,8 +1,6 @@
 """`build --vendors real` on Ubuntu itself, from its own archive; a server plays the other vendors.
 
-    KILN_REAL_UBUNTU=1 python -m pytest tests/lab/test_real_ubuntu.py
-
-Not part of `./invoke test`: Ubuntu's kernel, its headers and a compiler are some 600 MB.
+Ubuntu's kernel, its headers and a compiler are some 600 MB.
 """
 
 from __future__ import annotations
@@ -41,13 +39,7 @@ def getaddrinfo(host, *args, **more):
 socket.getaddrinfo = getaddrinfo
 """
 
-pytestmark = [
-    pytest.mark.beside,
-    pytest.mark.skipif(
-        not os.environ.get("KILN_REAL_UBUNTU"),
-        reason="installs Ubuntu from its archive: KILN_REAL_UBUNTU=1",
-    ),
-]
+pytestmark = pytest.mark.all
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def test_root_in_a_guest_changes_nothing_of_this_machines_kernel(guest) -> None:
     assert done.stdout.splitlines() == ["tried as 0"], done.stdout + done.stderr
 
 
-def test_a_process_that_this_machine_starts_in_a_guest_has_the_guests_rights(
+def test_process_started_in_a_guest_has_its_rights(
     lab: Lab, guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A guest may have replaced its shell: `lab.shell` must not run it as root of this machine."""
@@ -141,9 +141,7 @@ def test_a_process_that_this_machine_starts_in_a_guest_has_the_guests_rights(
     assert done.stdout.split()[1] == str(lab.first_id(guest.address))
 
 
-def test_a_guest_reaches_what_the_lab_serves_and_no_other_service_of_this_machine(
-    lab: Lab, guest
-) -> None:
+def test_guest_reaches_the_lab_and_nothing_else_here(lab: Lab, guest) -> None:
     other = another_lab(__file__)
     add = ["ip", "address", "add", f"{other.gateway}/32", "dev", "lo"]
     with contextlib.ExitStack() as stack:
@@ -161,7 +159,7 @@ def test_a_guest_reaches_what_the_lab_serves_and_no_other_service_of_this_machin
             assert guest.run(probe).stdout.strip() == reached, (address, port)
 
 
-def test_a_guest_reaches_other_networks_and_not_the_metadata_of_this_machines_cloud(guest) -> None:
+def test_guest_cannot_reach_the_hosts_cloud_metadata(guest) -> None:
     """A machine beside this one that has an ordinary address and two of a cloud's services."""
     services = ("198.51.100.2", "169.254.170.2", "168.63.129.16")
     commands = [
@@ -267,7 +265,7 @@ def test_the_console_is_the_guests_own_and_shows_its_host_keys(ec2, guest) -> No
     assert offered <= set(shown)
 
 
-def test_a_state_folder_that_cannot_map_owners_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_state_folder_that_cannot_map_owners_is_refused(tmp_path: Path) -> None:
     """An overlay cannot: the lab would run, and its guests be root here."""
     for name in ("lower", "upper", "work", "merged"):
         (tmp_path / name).mkdir()

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-import json
-import os
-import re
 import shlex
-import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, Guest, inventory, launching, users_environment
+from conftest import Guest, launching
 
-from devel.testbed import bare_checkout
 from kiln import components
 from kiln.base.paths import KNOWLEDGE, PROVISIONERS
 from kiln.base.recipe import Recipe
@@ -42,6 +37,7 @@ CASES = [
     ("cloudwatch-agent", "cloudwatch-agent", "ubuntu2204"),
     ("fsx-lustre", "lustre-client", "ubuntu2204"),
 ]
+ALWAYS, ALL = (), pytest.mark.all
 # What a package manager trusts, and its package sources. Without the number of a file's names: that
 # is of the base's file, and grows when another test makes a base.
 TRUST = """
@@ -121,10 +117,14 @@ def provision(guest: Guest, component: str, recipe: Recipe, keys: dict[str, str]
 
 @pytest.mark.parametrize(
     ("vendor", "component", "distro"),
-    CASES,
-    ids=[f"{key} on {distro}" for key, _, distro in CASES],
+    [
+        pytest.param(
+            *case, id=f"{case[0]}-{case[2]}", marks=() if "al2" in case else pytest.mark.all
+        )
+        for case in CASES
+    ],
 )
-def test_a_key_that_the_facts_do_not_name_is_refused_and_leaves_nothing(
+def test_unpinned_key_is_refused_and_leaves_nothing(
     vendor: str, component: str, distro: str, instance: Callable[[str], Guest]
 ) -> None:
     guest = instance(distro)
@@ -144,67 +144,3 @@ def test_a_key_that_the_facts_do_not_name_is_refused_and_leaves_nothing(
     accepted = provision(guest, component, recipe, mirror.key_fingerprints())
     assert "holds the wrong key" not in accepted.stderr
     assert guest.run(TRUST).stdout != before
-
-
-def test_every_key_of_the_facts_is_refused_somewhere() -> None:
-    assert {key for key, _, _ in CASES} == set(KEYS)
-
-
-# A whole bake for each key that a row of the matrix needs: no row for Ubuntu has the Lustre client.
-BAKES = [case for case in CASES if case[0] != "fsx-lustre"]
-BAKED = BAKES if os.environ.get("KILN_SIGNING_KEYS") == "all" else BAKES[:1]
-
-
-def test_the_key_that_is_not_baked_is_one_that_no_row_checks() -> None:
-    rows = [recipe.name for recipe in load_recipes() if "lustre-client" in recipe.components]
-    assert not [name for name in rows if name.startswith(("ubuntu", "debian"))]
-
-
-@pytest.mark.parametrize(
-    ("vendor", "component", "distro"),
-    BAKED,
-    ids=[f"{key} on {distro}" for key, _, distro in BAKED],
-)
-def test_a_bake_stops_at_the_component_whose_key_is_refused(
-    vendor: str, component: str, distro: str, lab: Any, ec2: Any, tmp_path: Path
-) -> None:
-    # Where the driver comes from is checked before a bake.
-    checkout = bare_checkout(tmp_path, "nvidia-repo", component, baked=(component,))
-    target = checkout / "lab/target.py"
-    text = target.read_text()
-    lab_keys = ', "signing_keys": mirror.key_fingerprints()'
-    assert lab_keys in text
-    # The vendors' fingerprints are still those of the facts.
-    target.write_text(text.replace(lab_keys, ""))
-    before = inventory(ec2)
-    row = recipe_with(component, distro).name
-    done = subprocess.run(
-        [str(checkout / "invoke"), "build", "--name", row],
-        cwd=checkout,
-        env=users_environment(tmp_path),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    expected, got = KEYS[vendor]["fingerprint"], mirror.key_fingerprints()[vendor]
-    (log,) = (tmp_path / "build" / row).glob("*/packer.log")
-    script = (ROOT / f"provisioners/{component}.sh").read_text().splitlines()
-    # The last lines that a user sees: component, line, the log.
-    lines = done.stderr[done.stderr.index("error: ") :].splitlines()
-    assert lines[0].startswith(f"error: {row}: packer build failed in {component}: ")
-    assert f"holds the wrong key: expected {expected}, got {got}" in lines[0]
-    place = re.fullmatch(rf"  provisioners/{component}\.sh line (\d+)", lines[1])
-    assert place is not None, lines[1]
-    assert "kiln_" in script[int(place[1]) - 1]
-    assert lines[-1] == f"  the whole log: {log}"
-    record = json.loads((log.parent / "record.json").read_text())
-    assert record["failure"]["component"] == component
-    assert record["failure"]["line"] == int(place[1])
-    # What was baked so far is gone with its instance.
-    names = [name for name in recipe_with(component, distro).components if name != component]
-    later = names[[*recipe_with(component, distro).components].index(component) :]
-    assert not any(f"provisioners/{name}.sh" in log.read_text() for name in later)
-    assert inventory(ec2) == before

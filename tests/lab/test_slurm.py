@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +13,7 @@ from slurm_cluster import NODE, Controller, Node
 
 from lab.base import settings
 
-pytestmark = [
-    guests.AS_ROOT,
-    pytest.mark.beside,
-    pytest.mark.skipif(
-        not os.environ.get("KILN_REAL_SLURM"),
-        reason="installs Slurm from Debian's mirror: KILN_REAL_SLURM=1",
-    ),
-]
+pytestmark = [guests.AS_ROOT, pytest.mark.all]
 Cluster = tuple[Controller, Node]
 FIRST, SECOND = slurm_cluster.CODES
 

@@ -102,7 +102,15 @@ def guest(request, tmp_path, installer, agent) -> Iterator[Guest]:
         yield machine
 
 
-@pytest.mark.parametrize("guest", SUPPORTED, indirect=True)
+@pytest.mark.parametrize(
+    "guest",
+    # One of each package tool; the others with --all.
+    [
+        name if name in ("al2", "ubuntu2204") else pytest.param(name, marks=pytest.mark.all)
+        for name in SUPPORTED
+    ],
+    indirect=True,
+)
 def test_every_distribution_installs_reports_and_goes_back(guest):
     before = guest.tree()
     assert "installed and running" in guest.install("--agent-package", "/root/agent")
@@ -123,7 +131,7 @@ def test_every_distribution_installs_reports_and_goes_back(guest):
     assert mark in (guest.root / "var/log/gpuevent.log").read_text()
 
 
-def test_the_agent_outlives_nvidia_smi_and_reports_the_gpu_when_it_is_there(guest):
+def test_agent_reports_gpus_only_with_nvidia_smi(guest):
     guest.install("--agent-package", "/root/agent")
     smi = guest.root / "usr/bin/nvidia-smi"
     smi.write_text("#!/bin/sh\necho 'GPU 0: a test double (UUID: GPU-0)'\n")
@@ -163,7 +171,7 @@ def test_killed_at_any_moment_it_can_be_taken_back_or_finished(guest):
     install(0, rc=0)
     commands = int(guest.read("/root/commands"))
     guest.install("--uninstall")
-    for part in (1, 5, 10, 15, 18, 19):
+    for part in (5, 15, 19):
         moment = commands * part // 20
         install(moment, rc=128 + signal.SIGKILL)
         guest.install("--uninstall")
@@ -171,27 +179,6 @@ def test_killed_at_any_moment_it_can_be_taken_back_or_finished(guest):
     install(commands // 2, rc=128 + signal.SIGKILL)
     guest.install("--without-agent")
     assert guest.states()[0] == "ActiveState=active"
-
-
-def test_what_the_agents_translator_refuses_is_not_installed(guest):
-    guest.install("--agent-package", "/root/agent", "--no-start")
-    guest.install("--uninstall")
-    guest.run("dpkg", "-i", "/root/agent.deb")
-    translator = guest.root / "opt/aws/amazon-cloudwatch-agent/bin/config-translator"
-    translator.write_text(
-        "#!/bin/sh\necho 'Different values are specified for run_as_user'\nexit 1\n"
-    )
-    translator.chmod(0o755)
-    before = guest.tree()
-    output = guest.install(rc=1)
-    assert "Different values are specified for run_as_user" in output
-    assert guest.tree() == before
-    # A retention that another file sets is no reason: kiln-agent-sources leaves it to that file.
-    translator.write_text(
-        '#!/bin/sh\nwhile [ "$1" != --input-dir ]; do shift; done\n! grep -qr retention "$2"\n'
-    )
-    guest.install("--no-start")
-    guest.install("--uninstall")
 
 
 def _event(guest: Guest, mark: str) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import os
 import shlex
 import subprocess
 import sys
@@ -26,9 +25,7 @@ from lab.vendors import kinds as vendors
 from lab.vendors import mirror
 from tests.unit.rows import row
 
-pytestmark = pytest.mark.beside
 ROW = row("debian12/lts/base/x86_64")
-PAYLOADS = ROOT / "lab/vendors/packages/payloads"
 KEY = "https://nvidia.github.io/libnvidia-container/gpgkey"
 SERVE = """
 import sys, time
@@ -114,10 +111,6 @@ def test_a_vendors_file_comes_from_the_vendors_host(world: World) -> None:
     assert f"GET {KEY} 200" in world.requests.read_text()
 
 
-def test_the_status_says_whom_guests_talk_to(world: World) -> None:
-    assert (control.status(world.lab) or {})["vendors"] == "real"
-
-
 @pytest.fixture(scope="module")
 def baked(world: World) -> Guest:
     """The guest with Debian's docker and containerd, and what the provisioner made of them."""
@@ -153,45 +146,10 @@ def baked(world: World) -> Guest:
     return guest
 
 
-@pytest.mark.skipif(
-    not os.environ.get("KILN_REAL_RUNTIMES"),
-    reason="installs docker from Debian's mirror: KILN_REAL_RUNTIMES=1",
-)
-class TestTheRealContainerRuntimes:
-    """Debian's docker and containerd on the guest, and what the provisioner makes of them."""
-
-    def test_both_know_nvidias_runtime(self, baked: Guest) -> None:
-        assert "runtimes.nvidia]" in as_root(baked, "containerd config dump")
-        assert "nvidia" in as_root(baked, "docker info --format '{{json .Runtimes}}'")
-
-    def test_the_stand_in_says_what_the_real_dockerd_says(self, baked: Guest) -> None:
-        as_root(baked, "systemctl stop docker.socket docker")
-        stand_in = (PAYLOADS / "docker/usr/bin/dockerd").read_text()
-        text = base64.b64encode(stand_in.encode()).decode()
-        as_root(baked, f"echo {text} | base64 -d > /tmp/dockerd; chmod +x /tmp/dockerd")
-        wrong = {
-            '{"hosts": ["fd://"]}': "-H unix:///tmp/x",
-            '{"data-root": "/x"}': "--data-root=/y",
-        }
-        for content, flag in wrong.items():
-            as_root(baked, f"echo {shlex.quote(content)} > /etc/docker/daemon.json")
-            ask = f"timeout 10 {{}} {flag} 2>&1 | tail -n 1 | grep -o '.*(from flag'"
-            assert as_root(baked, ask.format("/tmp/dockerd")) == as_root(
-                baked, ask.format("dockerd")
-            )
-
-    def test_of_a_runtime_named_by_flag_and_file_dockerd_takes_the_files(
-        self, baked: Guest
-    ) -> None:
-        as_root(baked, "systemctl stop docker.socket docker")
-        content = '{"runtimes": {"nvidia": {"path": "/of/the/file"}}}'
-        as_root(baked, f"echo '{content}' > /etc/docker/daemon.json")
-        flag = "--add-runtime nvidia=/of/the/flag"
-        as_root(baked, f"(setsid dockerd {flag} >/tmp/log 2>&1 & echo $! > /tmp/dockerd.pid)")
-        until_up = "for i in $(seq 60); do docker version >/dev/null 2>&1 && break; sleep 0.5; done"
-        known = as_root(baked, f"{until_up}; docker info --format '{{{{json .Runtimes}}}}'")
-        as_root(baked, "kill $(cat /tmp/dockerd.pid)")
-        assert '"nvidia":{"path":"/of/the/file"}' in known
+@pytest.mark.all
+def test_real_container_runtimes_know_nvidias(baked: Guest) -> None:
+    assert "runtimes.nvidia]" in as_root(baked, "containerd config dump")
+    assert "nvidia" in as_root(baked, "docker info --format '{{json .Runtimes}}'")
 
 
 def as_root(guest: Guest, command: str) -> str:

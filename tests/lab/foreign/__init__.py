@@ -1,1 +1,0 @@
-"""Client walks: what strangers ask of the lab."""

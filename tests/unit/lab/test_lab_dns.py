@@ -1,0 +1,65 @@
+"""The guests' resolver: which names it never forwards, and how it answers them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.base.settings import Lab
+from lab.machine import dns
+
+
+def query(name: str) -> bytes:
+    labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
+    return b"\x12\x34\x01\x00\x00\x01" + b"\0" * 6 + labels + b"\0\0\1\0\1"
+
+
+RESPONSE = query("a.b")[:2] + b"\x81" + query("a.b")[3:]
+
+
+@pytest.mark.parametrize(
+    "packet", [b"", b"\0" * 12, query("a.b")[:-3], b"\0" * 12 + b"\xff" * 9, RESPONSE]
+)
+def test_a_packet_that_is_not_a_query_is_refused(packet: bytes) -> None:
+    with pytest.raises(ValueError, match="not a DNS query"):
+        dns.parse(packet)
+
+
+@pytest.mark.parametrize(
+    ("name", "never"),
+    [
+        ("does-not-exist.example.com", True),
+        ("example.invalid", True),
+        ("instance-data", True),
+        ("developer.download.nvidia.com.ec2.internal", True),
+        ("9.1.201.10.in-addr.arpa", True),
+        ("developer.download.nvidia.com", False),
+        ("example.com.evil.net", False),
+    ],
+)
+def test_reserved_names_are_never_asked_for(name: str, never: bool) -> None:
+    assert bool(dns._NEVER.search(name)) is never
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("developer.download.nvidia.com", "10.204.0.1"),
+        ("ssm.us-east-1.amazonaws.com", "10.204.0.1"),
+        ("ip-10-204-1-2.ec2.internal", "10.204.1.2"),
+        ("ip-10-204-1-2.eu-west-1.compute.internal", "10.204.1.2"),
+        ("ec2-10-204-1-2.compute-1.amazonaws.com", "10.204.1.2"),
+        ("ec2-10-204-1-2.eu-west-1.compute.amazonaws.com", "10.204.1.2"),
+        # Another lab's, and one of EC2's.
+        ("ip-10-201-1-2.ec2.internal", None),
+        ("ec2-3-80-1-2.compute-1.amazonaws.com", None),
+        ("deb.debian.org", None),
+    ],
+)
+def test_names_that_lead_a_guest_to_the_lab(name: str, address: str):
+    lab = Lab(index=3, root=Path("/unused"))
+    known = dns.addresses(
+        lab, ["developer.download.nvidia.com"], "ssm.us-east-1.amazonaws.com".__eq__
+    )
+    assert known(name) == address

@@ -1,0 +1,69 @@
+"""The lab's folders: closed to other users, complete once in their place."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from kiln.base.errors import KilnError
+from lab.base import folders
+from lab.base.settings import Lab
+
+
+def test_folder_is_in_place_after_its_files_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, place = tmp_path / "making", tmp_path / "place"
+    made.mkdir()
+    seen: list[tuple[tuple[str, ...], bool]] = []
+    monkeypatch.setattr(folders, "run", lambda *words: seen.append((words, place.exists())))
+    folders.put(made, place)
+    assert seen == [(("sync", "--file-system", str(made)), False)]
+    assert (place.is_dir(), made.exists()) == (True, False)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(7, tmp_path / "kiln-lab")
+
+
+def test_a_folder_of_the_user_is_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    lab = Lab(7, tmp_path)
+    folders.private(lab.root, lab.state)
+    assert (mode(tmp_path), mode(lab.state)) == (0o755, 0o700)
+
+
+def test_a_folder_that_another_user_could_change_is_refused(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    lab = Lab(7, tmp_path)
+    lab.state.symlink_to(elsewhere)
+    with pytest.raises(KilnError, match="is a link, or belongs to another user"):
+        folders.private(lab.root, lab.state)
+    if os.geteuid() == 0:  # only root can give a folder away
+        lab.state.unlink()
+        lab.state.mkdir()
+        os.chown(lab.state, 4242, 4242)
+        with pytest.raises(KilnError, match="is a link, or belongs to another user"):
+            folders.private(lab.root, lab.state)
+
+
+def test_the_folders_of_labs_of_an_older_version_are_closed(tmp_path: Path) -> None:
+    """They were open to all, with setuid programs in the layers of their AMIs."""
+    old, other = tmp_path / "lab30", tmp_path / "labels"
+    for folder in (old / "images", other):
+        folder.mkdir(parents=True)
+    old.chmod(0o755)
+    (tmp_path / "lab31").symlink_to(other)
+    other.chmod(0o755)
+    folders.close_others(tmp_path)
+    assert stat.S_IMODE(old.stat().st_mode) == 0o700
+    assert stat.S_IMODE(other.stat().st_mode) == 0o755
