@@ -224,7 +224,7 @@ def named_by(flag: str) -> Iterator[None]:
 
 
 # A list of more is no help.
-_MANY = 12
+_FEW, _MANY = 6, 12
 # Other tools' names of the same processors: difflib cannot match them, they share too few letters.
 _ALSO = {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64"}
 
@@ -243,17 +243,18 @@ def nearest(wrong: str, candidates: Iterable[str], *, likeness: float = 0.5) -> 
 
 
 def did_you_mean(wrong: str, candidates: Iterable[str], *, listed_by: str = "") -> str:
-    """A hint: the nearest known value, if one is close, otherwise all of them.
+    """A hint: the nearest known value, if one is close, and all of them where they are few.
 
-    Where there are more than a dozen, the three nearest and the command that lists them.
+    Of more than a dozen only the three nearest, and the command that lists them.
     """
     options = sorted({str(value) for value in candidates}, key=_by_numbers)
+    known = f"nown: {', '.join(options)}"
     if best := nearest(wrong, options):
-        return f"did you mean {best!r}?"
+        return f"did you mean {best!r}?" + (f" K{known}" if len(options) <= _FEW else "")
     if listed_by and len(options) > _MANY:
         close = difflib.get_close_matches(str(wrong), options, n=3, cutoff=0)
         return f"nearest: {', '.join(close)}; {listed_by} shows all {len(options)}"
-    return f"known: {', '.join(options)}"
+    return f"k{known}"
 
 
 def _by_numbers(text: str) -> list[tuple[int, str]]:

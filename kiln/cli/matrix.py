@@ -181,10 +181,10 @@ def findings_text(
     untried = not of_matrix and "UNTRIED" in rules
     verdict = "cannot work" if wrong else "untried" if untried else "valid"
     counts = f"{_counted(wrong, 'error')}, {_counted(number['warning'], 'warning')}"
-    if number["accepted"]:
-        counts += f", {number['accepted']} accepted" + ("" if verbose else ": see --verbose")
     subject = f"{answer['amis']} AMIs" if of_matrix else "this combination"
     lines = [f"{subject}: {verdict} ({counts})"]
+    if number["accepted"] and not verbose:
+        lines.append(f"{_counted(number['accepted'], 'accepted warning')}: see check --verbose")
     if not of_matrix and not wrong:
         lines.append("not judged: whether its packages are published (./invoke preflight)")
     if answer["unconfirmed_facts"] and UNCONFIRMED not in rules:

@@ -106,12 +106,12 @@ def test_finding_is_plain_data_for_json() -> None:
     assert data["also_at"] == [{"file": "f", "line": 1, "column": 2, "path": "p"}]
 
 
-def test_last_line_counts_what_was_found() -> None:
+def test_first_line_is_the_verdict() -> None:
     answer = checks.check_answer(
         {"distro": "al2", "driver": "510.47.03", "cuda": "12.2"}, strict=False
     )
     text = checks.findings_text(answer)
-    assert text.splitlines()[-1] == "this combination: cannot work (1 error, 2 warnings)"
+    assert text.splitlines()[0] == "this combination: cannot work (1 error, 2 warnings)"
     # A combination is not asked for its packages; a matrix is, by preflight.
     answer = {"findings": [], "instance_types": ["g5.xlarge"], "unconfirmed_facts": 0}
     assert "not judged" in checks.findings_text(answer)

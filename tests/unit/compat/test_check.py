@@ -111,7 +111,7 @@ def test_hint_names_the_nearest_driver_and_cuda(
     ("wrong", "hint"),
     [
         ({"distro": "al2024"}, "al2023"),
-        ({"instance_types": ["p5.47xlarge"]}, "p5.4xlarge"),
+        ({"instance_types": ["p5.47xlarge"]}, "p5.48xlarge"),
         ({"kernel_module": "opne"}, "open"),
         ({"arch": "amd64"}, "did you mean 'x86_64'?"),
     ],

@@ -35,8 +35,8 @@ def test_wrong_size_gets_the_sizes_of_its_family() -> None:
     with pytest.raises(KilnError, match=r"p5\.49xlarge is not a GPU instance type") as error:
         facts.instance("p5.49xlarge")
     sizes = [kind.type for kind in facts.instances().values() if kind.family == "p5"]
-    assert {"p5.4xlarge", "p5.48xlarge"} <= set(sizes)
-    assert error.value.hint.endswith(f"Known: {', '.join(sorted(sizes))}")
+    assert set(sizes) == {"p5.4xlarge", "p5.48xlarge"}
+    assert error.value.hint.endswith("Known: p5.4xlarge, p5.48xlarge")
     assert error.value.exit_status == 2
     with pytest.raises(KilnError) as error:
         facts.instance("P5.48XLARGE")
