@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
-from xml.sax.saxutils import escape
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
@@ -125,24 +123,8 @@ def _injected(
     status, message = ERRORS.get(fault.code, (400, ""))
     text = (fault.message or message).replace("{InstanceType}", parameters.get("InstanceType", ""))
     log.info("injected failure: %s %s", fault.action, fault.code)
-    return _error(status, fault.code, text, start_response)
-
-
-def _error(status: int, code: str, message: str, start_response: Callable[..., Any]) -> list[bytes]:
-    xml = (
-        '<?xml version="1.0" encoding="UTF-8"?><Response><Errors><Error>'
-        f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message>"
-        f"</Error></Errors><RequestID>{uuid.uuid4()}</RequestID></Response>"
-    )
-    return _xml(f"{status} {code}", xml, start_response)
-
-
-def _xml(status: str, xml: str, start_response: Callable[..., Any]) -> list[bytes]:
-    data = xml.encode()
-    start_response(
-        status, [("Content-Type", "text/xml;charset=UTF-8"), ("Content-Length", str(len(data)))]
-    )
-    return [data]
+    answer = refusals.of_ec2(f"{status} {fault.code}", fault.code, text)
+    return _send(answer, start_response)
 
 
 def _admin(admin: Admin, path: str, body: bytes, start_response: Callable[..., Any]) -> list[bytes]:

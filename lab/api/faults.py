@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-# HTTP status and message of EC2's errors, from its API reference:
-# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
-ERRORS = {
-    "InsufficientInstanceCapacity": (
-        500,
-        "We currently do not have sufficient {InstanceType} capacity in the Availability Zone you "
-        "requested. Our system will be working on provisioning additional capacity.",
-    ),
-    "RequestLimitExceeded": (503, "Request limit exceeded."),
-    "UnauthorizedOperation": (403, "You are not authorized to perform this operation."),
-    # As of a CreateFleet: https://github.com/runs-on/runs-on/issues/485
-    "TagPolicyViolation": (
-        400,
-        "The tag policy does not allow the specified value for the following tag key: 'Project'.",
-    ),
-    "ExpiredToken": (
-        400,
-        "The security token included in the request is expired",
-    ),
-    "InternalError": (500, "An internal error has occurred"),
-    "VcpuLimitExceeded": (
-        400,
-        "You have requested more vCPU capacity than your current vCPU limit allows.",
-    ),
-}
-# Reasons why EC2 terminates an instance after accepting its launch (StateReason):
-# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
-LAUNCH = {
-    "Client.InternalError": "Client error on launch",
-    "Client.VolumeLimitExceeded": "Volume limit exceeded",
-    "Server.InternalError": "Internal error on launch",
-    "Server.InsufficientInstanceCapacity": "Insufficient capacity to satisfy instance request",
-}
+from kiln.base import yaml_files
 
+_DATA = yaml_files.read_plain(Path(__file__).with_suffix(".yaml"))
+# HTTP status and message of EC2's errors, by code.
+ERRORS = {code: (entry["status"], entry["message"]) for code, entry in _DATA["errors"].items()}
+# Why EC2 terminates an instance after accepting its launch, by code.
+LAUNCH: dict[str, str] = _DATA["launch"]
 # Calls of EC2 that are remembered; a build makes about a hundred.
 _REMEMBERED = 10_000
 
@@ -60,27 +33,6 @@ class Fault:
     times: int = 1
     match: dict[str, str] = field(default_factory=dict)
     message: str = ""
-
-
-def parse(body: Any) -> Fault:
-    """The failure that a request describes. Raises ValueError with what is wrong in it."""
-    if not isinstance(body, dict):
-        raise ValueError("a failure is a JSON object with `action` and `code`")
-    unknown = sorted(set(body) - {item.name for item in fields(Fault)})
-    if unknown:
-        raise ValueError(f"unknown fields: {', '.join(map(str, unknown))}")
-    for name in ("action", "code"):
-        if not isinstance(body.get(name), str) or not body[name]:
-            raise ValueError(f"`{name}` is missing, or is not a text: RunInstances, for example")
-    times = body.get("times", 1)
-    if not isinstance(times, int) or isinstance(times, bool) or times < 1:
-        raise ValueError(f"`times` must be a whole number from 1, not {json.dumps(times)}")
-    match = body.get("match", {})
-    if not isinstance(match, dict) or not all(isinstance(value, str) for value in match.values()):
-        raise ValueError('`match` must be an object of texts: {"InstanceType": "p5.48xlarge"}')
-    if not isinstance(body.get("message", ""), str):
-        raise ValueError("`message` must be a text")
-    return Fault(**body)
 
 
 class Faults:

@@ -61,6 +61,11 @@ def unsupported(call: str, exists: bool, environ: Mapping[str, Any]) -> Answer:
     return _error(family, "400 Bad Request", code[family], text)
 
 
+def of_ec2(line: str, code: str, text: str) -> Answer:
+    """An error of EC2."""
+    return _error("ec2", line, code, text)
+
+
 def _error(family: str, line: str, code: str, text: str) -> Answer:
     """An error in the form of a service family."""
     if family == "json":

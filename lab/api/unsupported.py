@@ -26,6 +26,7 @@ _REFUSED_SERVICES = frozenset({"cloudformation", "codebuild", "ec2-instance-conn
 _REFUSED_CALLS = {
     "monitoring": {"PutMetricAlarm", "PutCompositeAlarm"},
     "logs": {"PutMetricFilter", "StartQuery", "TestMetricFilter"},
+    "ssm": {"GetCommandInvocation", "ListCommands"},
 }
 
 

@@ -171,7 +171,7 @@ class _Admin:
 
             return {url: mirror.sha256(url) for url in body["urls"] if mirror.find(str(url))}
         if path == "faults":
-            self._faults.order(faults.parse(body))
+            self._faults.order(faults.Fault(**body))
             return self._faults.as_json()
         if path == "faults/clear":
             self._faults.clear()

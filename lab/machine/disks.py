@@ -8,11 +8,9 @@ mounts them.
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 from lab.base.settings import Lab
-from lab.base.shell import CommandError
 
 # A file beside an instance's disk: the path of the root filesystem below it.
 BASE = "base"
@@ -49,42 +47,6 @@ def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
         layer.mkdir()
     shutil.rmtree(folder(lab, instance_id) / "work", ignore_errors=True)
     return layer
-
-
-def copy(lab: Lab, instance_id: str, image_id: str) -> Path:
-    """Copy the changes of a running instance into a layer of an AMI; returns the layer.
-
-    The guest changes the folder meanwhile: it may put a link to a folder of this machine in the
-    place of a folder of its own. `cp` would follow it, tar does not. A file that is deleted or
-    changed while it is copied is left as it is then: the image shows a slightly later state.
-    Raises CommandError.
-    """
-    layer = _new_layer(lab, image_id)
-    copy_folder(folder(lab, instance_id) / "upper", layer)
-    return layer
-
-
-def copy_folder(source: Path, target: Path) -> None:
-    """Copy a folder that somebody else may change. Raises CommandError."""
-    target.mkdir()
-    with subprocess.Popen(
-        [*TAR, "--create", "--file=-", f"--directory={source}", "."],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as reading:
-        writing = subprocess.run(
-            [*TAR, "--extract", "--preserve-permissions", "--file=-", f"--directory={target}"],
-            stdin=reading.stdout,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        _, errors = reading.communicate()
-    # 1: some files have changed meanwhile.
-    if reading.returncode > 1 or writing.returncode:
-        last = (writing.stderr or errors).strip().splitlines()[-1:]
-        raise CommandError(f"{source} cannot be copied: {''.join(last)}")
 
 
 def _new_layer(lab: Lab, image_id: str) -> Path:

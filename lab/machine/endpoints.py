@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.client
-import io
 import re
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
@@ -29,7 +28,6 @@ _SERVICE = re.compile(
 # A bucket as a host name. Buckets that the lab does not have are AWS's: anyone may download there.
 _BUCKET = re.compile(rf"(?P<bucket>[a-z0-9.-]+)\.s3(\.{_REGION})?\.amazonaws\.com")
 _CHUNK = 1 << 16
-_LARGEST = 64 << 20
 _TIMEOUT = 90.0
 _NOT_PASSED = ("connection", "keep-alive", "proxy-connection", "transfer-encoding")
 _NOT_FOR_GUESTS = ("/_lab/", "/moto-api")
@@ -78,15 +76,9 @@ def forward(handler: BaseHTTPRequestHandler, port: int) -> None:
     if path.startswith(_NOT_FOR_GUESTS):
         _refuse(handler, 403, "this call is not for guests")
         return
-    # boto3 uploads to S3 over HTTPS in chunks: the sum that it checks comes at the end.
-    chunked = handler.headers.get("Transfer-Encoding", "").lower() == "chunked"
-    upload = _dechunked(handler) if chunked else None
-    if (chunked and upload is None) or not re.fullmatch(r"[0-9]{1,10}", length):
-        _refuse(handler, 411, "the body needs a Content-Length, or chunks of at most 64 MiB")
+    if not re.fullmatch(r"[0-9]{1,10}", length) or "Transfer-Encoding" in handler.headers:
+        _refuse(handler, 411, "the body needs a Content-Length: chunks are not there in the lab")
         return
-    body = upload or handler.rfile
-    if upload:
-        length = str(len(upload.getvalue()))
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT)
     try:
         connection.putrequest(
@@ -95,13 +87,11 @@ def forward(handler: BaseHTTPRequestHandler, port: int) -> None:
         for name, value in handler.headers.items():
             if name.lower() not in _NOT_PASSED:
                 connection.putheader(name, value)
-        if upload:
-            connection.putheader("Content-Length", length)
         connection.endheaders()
         # A refusal may come before the end of the body.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             left = int(length)
-            while left and (part := body.read(min(left, _CHUNK))):
+            while left and (part := handler.rfile.read(min(left, _CHUNK))):
                 left -= len(part)
                 connection.send(part)
         if left:
@@ -114,30 +104,6 @@ def forward(handler: BaseHTTPRequestHandler, port: int) -> None:
             _refuse(handler, 503, f"the lab's API does not answer: {error}")
     finally:
         connection.close()
-
-
-def _dechunked(handler: BaseHTTPRequestHandler) -> io.BytesIO | None:
-    """A body that comes in chunks; None for a malformed one, or for more than the limit.
-
-    https://www.rfc-editor.org/rfc/rfc9112#section-7.1
-    """
-    whole = io.BytesIO()
-    while True:
-        size = re.fullmatch(rb"([0-9A-Fa-f]{1,8})(?:;[^\r\n]*)?\r\n", handler.rfile.readline(100))
-        if size is None:
-            return None
-        left = int(size[1], 16)
-        if left == 0:
-            break
-        if whole.tell() + left > _LARGEST:
-            return None
-        whole.write(handler.rfile.read(left))
-        if handler.rfile.readline(3) != b"\r\n":
-            return None
-    while handler.rfile.readline(_CHUNK).strip():
-        pass  # trailers
-    whole.seek(0)
-    return whole
 
 
 def _pass_back(handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse) -> None:

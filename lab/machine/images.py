@@ -47,8 +47,6 @@ class Image:
     tags: dict[str, str] = field(default_factory=dict)
     snapshot_tags: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
-    # The volumes besides the root: block device mappings as EC2 shows them.
-    volumes: list[dict[str, Any]] = field(default_factory=list)
     # The snapshots by device, as `lab.moto.ec2.known_images` reads them.
     snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
 

@@ -171,21 +171,8 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
         before = copy.copy(self._state)
         if self.state not in ("shutting-down", "terminated"):
             self._set(SHUTTING_DOWN)
-            self._close_spot_request()
             self._spawn(self._terminate)
         return before
-
-    def _close_spot_request(self) -> None:
-        """A request for one launch is over when its instance is terminated; moto leaves it active.
-
-        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instances-request-status-lifecycle.html
-        """
-        name = getattr(self, "spot_instance_request_id", None)
-        request = self.ec2_backend.spot_instance_requests.get(name)
-        # moto makes those of fleets persistent; a fleet replaces instances itself, by new requests.
-        of_fleet = request and (request.spot_fleet_id or request.launch_spec)
-        if request and (of_fleet or request.type != "persistent"):
-            request.state, request._status_code = "closed", "instance-terminated-by-user"
 
     def reboot(self) -> None:
         if self.guest:

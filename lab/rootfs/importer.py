@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -207,20 +206,17 @@ def _fetch(distro: str, spec: dict[str, Any], mirror: str, target: Path) -> None
         raise KilnError(
             f"{mirror!r} is not a URL", hint="give the mirror's URL: https://… or file://…"
         )
-    if spec["family"] == "al" and mirror.startswith("http://"):
+    if spec["family"] == "al":
         raise KilnError(
-            f"{mirror}: packages of Amazon Linux are installed without a look at their signatures",
-            hint="give a mirror by https:// or file://",
+            "a mirror of Amazon Linux cannot be imported: its packages' signatures are not checked",
+            hint="give --rootfs, or build with --vendors real, which checks them",
         )
     try:
-        if spec["family"] == "al":
-            _dnf(spec["os_release"]["VERSION_ID"], mirror, target)
-        else:
-            suite = spec["os_release"]["VERSION_CODENAME"]
-            components = "main universe" if spec["os_release"]["ID"] == "ubuntu" else "main"
-            run("mmdebstrap", "--variant=minbase", "--mode=root",
-                '--aptopt=APT::Install-Recommends "false"', f"--include={','.join(deb_packages())}",
-                suite, str(target), f"deb {mirror} {suite} {components}")  # fmt: skip
+        suite = spec["os_release"]["VERSION_CODENAME"]
+        components = "main universe" if spec["os_release"]["ID"] == "ubuntu" else "main"
+        run("mmdebstrap", "--variant=minbase", "--mode=root",
+            '--aptopt=APT::Install-Recommends "false"', f"--include={','.join(deb_packages())}",
+            suite, str(target), f"deb {mirror} {suite} {components}")  # fmt: skip
     except CommandError as failure:
         last = [line for line in str(failure).splitlines() if line.strip()][-3:]
         raise operation_failed(
@@ -229,18 +225,6 @@ def _fetch(distro: str, spec: dict[str, Any], mirror: str, target: Path) -> None
         ) from None
     except FileNotFoundError as failure:
         raise operation_failed(f"{failure.filename} is not installed") from None
-
-
-def _dnf(release: str, mirror: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="kiln-import-") as folder:
-        # Debian's rpm keeps its database in $HOME; the new system needs it in /var/lib/rpm.
-        (Path(folder) / ".rpmmacros").write_text("%_dbpath /var/lib/rpm\n")
-        target.mkdir()
-        run("env", f"HOME={folder}", "dnf", "-y", "-q", f"--installroot={target}",
-            f"--releasever={release}", f"--repofrompath=kiln-import,{mirror}",
-            "--repo=kiln-import", "--setopt=install_weak_deps=False", "--nogpgcheck",
-            "--setopt=retries=2", "--setopt=timeout=20",
-            "install", *AL_PACKAGES)  # fmt: skip
 
 
 def adapt(distro: str, arch: str, root: Path, real: str) -> None:

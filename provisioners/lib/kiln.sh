@@ -26,8 +26,9 @@
 #
 # bash ignores `set -e` inside `$(…)`, `if`, `||`, `&&` and `<(…)`. So every function here handles the
 # failure of each of its steps itself: it prints one message and exits (kiln_die). Inside `$(…)` exit ends
-# only the subshell, so a caller writes `name=$(function …) || exit 1`. tests/unit/test_provisioner_failures.py
-# holds both rules. bash 4.2 (Amazon Linux 2) has no inherit_errexit and calls an empty "${array[@]}" unbound.
+# only the subshell, so a caller writes `name=$(function …) || exit 1`; a script that goes on after an error
+# fails at its end. tests/unit/provisioners/test_failing_commands.py runs every function with failing commands.
+# bash 4.2 (Amazon Linux 2) has no inherit_errexit and calls an empty "${array[@]}" unbound.
 #
 # What every script gets. `#@` lines are read by kiln_env below and by the pipeline before a launch.
 #@ env KILN_DIR              required  the upload: lib/, runtime/, files/

@@ -8,7 +8,7 @@ import mutations
 import pytest
 from mutations import Mutation, Plan, Round
 
-from tests.unit.test_overlay import written
+from tests.unit.matrix.overlays import written
 
 ENTRIES = mutations.read()["checks"]
 EVERY = mutations.load(

@@ -11,7 +11,7 @@ import pytest
 from conftest import another_lab, lab_of_the_tests, users_environment
 
 from tests.unit import commands
-from tests.unit.test_overlay import written
+from tests.unit.matrix.overlays import written
 
 ROW = "al2023-580.999.01-open-base-x86_64"
 # What the row is not about: its bake takes half the time.

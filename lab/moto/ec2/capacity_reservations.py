@@ -25,7 +25,6 @@ class _Reservation:
     criteria: str
     tags: list[dict[str, str]]
     made: Any
-    state: str = "active"
 
 
 # By account and region.
@@ -65,13 +64,6 @@ def _describe(request: Request) -> dict[str, Any]:
     }
 
 
-@call("CancelCapacityReservation")
-def _cancel(request: Request) -> dict[str, Any]:
-    """Its instances go on, outside of it."""
-    _reservation(request, request.parameters.get("CapacityReservationId") or "").state = "cancelled"
-    return {"Return": True}
-
-
 def check_launch(request: Request, count: int) -> str | None:
     """The reservation that a launch of `count` instances names. Raises EC2's error if it cannot
     serve them, in whose words a wrong type and no room are the same (assumed: a wrong zone, too):
@@ -85,8 +77,8 @@ def check_launch(request: Request, count: int) -> str | None:
     reservation = _reservation(request, name)
     subnet = request.parameters.get("SubnetId")
     zone = request.backend.get_subnet(subnet).availability_zone if subnet else reservation.zone.name
-    parameters = (request.parameters.get("InstanceType"), zone)
-    fits = reservation.state == "active" and parameters == (reservation.kind, reservation.zone.name)
+    asked = (request.parameters.get("InstanceType"), zone)
+    fits = asked == (reservation.kind, reservation.zone.name)
     if not fits or _left(request, reservation) < count:
         raise error(
             "ReservationCapacityExceeded",
@@ -121,7 +113,6 @@ def _left(request: Request, reservation: _Reservation) -> int:
 
 
 def _shown(request: Request, reservation: _Reservation) -> dict[str, Any]:
-    active = reservation.state == "active"
     where = f"{request.region}:{request.account}:capacity-reservation/{reservation.id}"
     return {
         "CapacityReservationId": reservation.id,
@@ -133,10 +124,10 @@ def _shown(request: Request, reservation: _Reservation) -> dict[str, Any]:
         "AvailabilityZoneId": reservation.zone.zone_id,
         "Tenancy": "default",
         "TotalInstanceCount": reservation.count,
-        "AvailableInstanceCount": _left(request, reservation) if active else 0,
+        "AvailableInstanceCount": _left(request, reservation),
         "EbsOptimized": False,
         "EphemeralStorage": False,
-        "State": reservation.state,
+        "State": "active",
         "StartDate": reservation.made,
         "CreateDate": reservation.made,
         "EndDateType": "unlimited",

@@ -24,75 +24,24 @@ from lab.moto.ec2.calls import error
 LISTS = {
     "DescribeImages": "Images",
     "DescribeInstances": "Reservations.Instances",
-    "DescribeInstanceStatus": "InstanceStatuses",
     "DescribeSnapshots": "Snapshots",
     "DescribeVolumes": "Volumes",
 }
 _PATHS: dict[str, dict[str, str]] = {
     "DescribeImages": {
         "block-device-mapping": "BlockDeviceMappings.Ebs",
-        "block-device-mapping.device-name": "BlockDeviceMappings.DeviceName",
-        "image-watermark": "ImageWatermarks",
         "is-public": "Public",
-        "manifest-location": "ImageLocation",
         "owner-alias": "ImageOwnerAlias",
-        "product-code": "ProductCodes.ProductCodeId",
-        "product-code.type": "ProductCodes.ProductCodeType",
-        "state-reason-code": "StateReason.Code",
-        "state-reason-message": "StateReason.Message",
     },
     "DescribeInstances": {
-        "affinity": "Placement.Affinity",
         "availability-zone": "Placement.AvailabilityZone",
-        "availability-zone-id": "Placement.AvailabilityZoneId",
-        "block-device-mapping": "BlockDeviceMappings.Ebs",
-        "block-device-mapping.device-name": "BlockDeviceMappings.DeviceName",
         "dns-name": "PublicDnsName",
-        "host-id": "Placement.HostId",
         "instance.group-id": "SecurityGroups.GroupId",
-        "instance.group-name": "SecurityGroups.GroupName",
-        "instance-state-code": "State.Code",
         "instance-state-name": "State.Name",
         "ip-address": "PublicIpAddress",
-        "launch-index": "AmiLaunchIndex",
-        "monitoring-state": "Monitoring.State",
-        "network-interface": "NetworkInterfaces",
-        "network-interface.addresses": "NetworkInterfaces.PrivateIpAddresses",
-        "network-interface.group-id": "NetworkInterfaces.Groups.GroupId",
-        "network-interface.group-name": "NetworkInterfaces.Groups.GroupName",
-        "network-interface.ipv6-address": "NetworkInterfaces.Ipv6Addresses.Ipv6Address",
-        "network-interface.ipv4-prefixes.ipv4-prefix": "NetworkInterfaces.Ipv4Prefixes.Ipv4Prefix",
-        "network-interface.public-dns-name": "NetworkInterfaces.Association.PublicDnsName",
-        "network-interface.tag-key": "NetworkInterfaces.TagSet.Key",
-        "network-interface.tag-value": "NetworkInterfaces.TagSet.Value",
-        "placement-group-name": "Placement.GroupName",
-        "placement-partition-number": "Placement.PartitionNumber",
-        "product-code": "ProductCodes.ProductCodeId",
-        "product-code.type": "ProductCodes.ProductCodeType",
-        "reason": "StateTransitionReason",
-        "state-reason-code": "StateReason.Code",
-        "state-reason-message": "StateReason.Message",
-        "tenancy": "Placement.Tenancy",
-    },
-    "DescribeInstanceStatus": {
-        "event": "Events",
-        "instance-state-code": "InstanceState.Code",
-        "instance-state-name": "InstanceState.Name",
-        "instance-status.reachability": "InstanceStatus.Details.Status",
-        "system-status.reachability": "SystemStatus.Details.Status",
     },
     "DescribeSnapshots": {"status": "State"},
-    "DescribeVolumes": {
-        "attachment": "Attachments",
-        "attachment.status": "Attachments.State",
-        "status": "State",
-    },
-}
-# Of the reservation, not of the instance.
-_OF_RESERVATION = {
-    "owner-id": "OwnerId",
-    "reservation-id": "ReservationId",
-    "requester-id": "RequesterId",
+    "DescribeVolumes": {"attachment": "Attachments", "status": "State"},
 }
 _TAGS = ("tag:", "tag-key", "tag-value")
 
@@ -110,7 +59,7 @@ def _answers() -> Any:
 
 
 # Filters that clients use and the reference does not list.
-_UNLISTED = {"DescribeImages": {"platform-details", "usage-operation"}}
+_UNLISTED = {"DescribeImages": {"platform-details"}}
 
 
 @functools.cache
@@ -130,12 +79,13 @@ def check(call: str, parameters: list[dict[str, Any]]) -> None:
     filters = documented(call)
     for entry in parameters:
         name = entry.get("Name")
-        if not name:
-            raise error("InvalidParameterValue", "The filter 'null' is invalid")
-        if filters and name not in filters and not _is_tag(name, filters):
+        is_tag = _is_tag(str(name), filters)
+        if filters and name not in filters and not is_tag:
             raise error("InvalidParameterValue", f"The filter '{name}' is invalid")
         if not entry.get("Values"):
             raise error("InvalidParameterValue", "The filter must have at least one value")
+        if call in LISTS and not is_tag and not _exists(call, str(name)):
+            raise error("UnsupportedOperation", f"AMI Kiln lab: {call} has no filter '{name}' here")
 
 
 def _is_tag(name: str, filters: frozenset[str]) -> bool:
@@ -143,18 +93,12 @@ def _is_tag(name: str, filters: frozenset[str]) -> bool:
     return of_tags and (name.startswith("tag:") or name in ("tag-key", "tag-value"))
 
 
-def path(call: str, name: str) -> str:
-    """Where the value of a filter is in an entry of a call's answer: members, with dots between."""
-    table = _PATHS.get(call, {})
-    for cut in range(len(name), 0, -1):
-        if name[:cut] in table and (cut == len(name) or name[cut] == "."):
-            rest = name[cut:]
-            return (
-                table[name[:cut]]
-                + "".join(map(_camel, rest.split(".")[:1]))
-                + "".join(f".{_camel(part)}" for part in rest.split(".")[1:])
-            )
-    return ".".join(map(_camel, name.split(".")))
+def _path(call: str, name: str) -> list[str]:
+    """The members of an entry of a call's answer that lead to the value of a filter."""
+    for begin, members in _PATHS[call].items():
+        if name == begin or name.startswith(begin + "."):
+            return [*members.split("."), *map(_camel, name[len(begin) :].split(".")[1:])]
+    return [_camel(part) for part in name.split(".")]
 
 
 def _camel(name: str) -> str:
@@ -178,23 +122,9 @@ def keep_instances(reservations: list[Any], parameters: list[dict[str, Any]]) ->
 
     They are copies of moto's: it makes a new list of them for each call.
     """
-    call = "DescribeInstances"
-    shape = _answers().operation_model(call).output_shape.members["Reservations"].member
-    of_all = [entry for entry in parameters if entry["Name"] in _OF_RESERVATION]
-    rest = [entry for entry in parameters if entry["Name"] not in _OF_RESERVATION]
-    kept = []
     for reservation in reservations:
-        if not all(
-            _any_of(
-                _values(reservation, shape, _OF_RESERVATION[criterion["Name"]]), criterion["Values"]
-            )
-            for criterion in of_all
-        ):
-            continue
-        reservation.instances = keep(call, reservation.instances, rest)
-        if reservation.instances:
-            kept.append(reservation)
-    return kept
+        reservation.instances = keep("DescribeInstances", reservation.instances, parameters)
+    return [reservation for reservation in reservations if reservation.instances]
 
 
 def _matches(call: str, thing: Any, shape: Any, asked_filter: dict[str, Any]) -> bool:
@@ -205,7 +135,8 @@ def _matches(call: str, thing: Any, shape: Any, asked_filter: dict[str, Any]) ->
             key = name[len("tag:") :]
             return key in tags and _any_of([tags[key]], asked_filter["Values"])
         return _any_of(list(tags if name == "tag-key" else tags.values()), asked_filter["Values"])
-    return _any_of(_values(thing, shape, path(call, name)), asked_filter["Values"])
+    values = [_text(value) for value in _at(thing, shape, _path(call, name))]
+    return _any_of(values, asked_filter["Values"])
 
 
 def _any_of(values: list[str], wanted: list[str]) -> bool:
@@ -226,10 +157,6 @@ def pattern(text: str) -> re.Pattern[str]:
 _PICK = XFormedAttributePicker()
 
 
-def _values(thing: Any, shape: Any, where: str) -> list[str]:
-    return [_text(value) for value in _at(thing, shape, where.split("."))]
-
-
 def _at(thing: Any, shape: Any, parts: list[str]) -> Iterator[Any]:
     if thing is None:
         return
@@ -244,14 +171,10 @@ def _at(thing: Any, shape: Any, parts: list[str]) -> Iterator[Any]:
         yield from _at(value, inner, parts[1:])
 
 
-def exists(call: str, name: str) -> bool:
+def _exists(call: str, name: str) -> bool:
     """Whether the path of a filter is in the model of the call's answer."""
     shape = model().operation_model(call).output_shape
-    where = path(call, name)
-    full = [*LISTS[call].split("."), *where.split(".")]
-    if call == "DescribeInstances" and name in _OF_RESERVATION:
-        full = ["Reservations", _OF_RESERVATION[name]]
-    for part in full:
+    for part in [*LISTS[call].split("."), *_path(call, name)]:
         shape = shape.member if shape.type_name == "list" else shape
         if shape.type_name != "structure" or part not in shape.members:
             return False

@@ -17,7 +17,6 @@ from lab.moto.ec2.calls import Request, call, error
 
 # Reports end 30 days after they are made.
 _LASTS = timedelta(days=30)
-_KINDS = ("ec2:Instance", "ec2:LaunchTemplate")
 
 
 def _reports_of(backend: Any) -> dict[str, dict[str, Any]]:
@@ -33,7 +32,7 @@ def _users(request: Request, image_id: str, kind: str) -> Iterator[str]:
         for instance in backend.all_instances():
             if instance.image_id == image_id and instance.state != "terminated":
                 yield f"{begin}:instance/{instance.id}"
-    elif kind == "ec2:LaunchTemplate":
+    if kind == "ec2:LaunchTemplate":
         for template in backend.launch_templates.values():
             # The reference: the latest 20 versions, when no number is given.
             if any(version.data.get("ImageId") == image_id for version in template.versions[-20:]):
@@ -45,25 +44,17 @@ def _create(request: Request) -> dict[str, Any]:
     parameters = request.parameters
     ami = images.own(request.backend, parameters["ImageId"])
     kinds = parameters["ResourceTypes"]
-    unknown = {kind.get("ResourceType") for kind in kinds} - set(_KINDS)
-    if unknown:
-        raise error("InvalidParameterValue", f"Unknown resource types: {sorted(map(str, unknown))}")
+    _refuse(request, "AccountIds", "TagSpecifications")
     now = utcnow()
     report = f"amiur-{secrets.token_hex(17)[:17]}"
-    tags = [
-        tag
-        for specification in parameters.get("TagSpecifications") or []
-        for tag in specification.get("Tags", [])
-    ]
     _reports_of(request.backend)[report] = {
         "ReportId": report,
         "ImageId": ami.id,
         "ResourceTypes": kinds,
-        "AccountIds": parameters.get("AccountIds") or [],
+        "AccountIds": [],
         "State": "available",
         "CreationTime": now,
         "ExpirationTime": now + _LASTS,
-        "Tags": tags,
         # What the report counted, when it was made.
         "entries": [
             {"ResourceType": kind, "UsageCount": count}
@@ -91,30 +82,25 @@ def _entries(request: Request) -> dict[str, Any]:
         }
         for report in _chosen(request)
         for entry in report["entries"]
-        if not report["AccountIds"] or request.account in report["AccountIds"]
     ]
     return {"ImageUsageReportEntries": entries}
 
 
 def _chosen(request: Request) -> list[dict[str, Any]]:
-    parameters = request.parameters
-    if parameters.get("Filters"):
-        raise error("UnsupportedOperation", f"AMI Kiln lab: {request.call} takes no filters")
-    reports = _reports_of(request.backend)
-    wanted = parameters.get("ReportIds") or []
+    _refuse(request, "Filters")
+    reports, parameters = _reports_of(request.backend), request.parameters
+    wanted = parameters.get("ReportIds") or list(reports)
     for report in wanted:
-        _find(request, report)
-    ids = parameters.get("ImageIds") or []
-    return [
-        report
-        for report in reports.values()
-        if (not wanted or report["ReportId"] in wanted) and (not ids or report["ImageId"] in ids)
-    ]
+        if report not in reports:
+            # The code is assumed: the reference names none.
+            text = f"The report '{report}' does not exist"
+            raise error("InvalidImageUsageReportId.NotFound", text)
+    ids = parameters.get("ImageIds")
+    return [reports[report] for report in wanted if not ids or reports[report]["ImageId"] in ids]
 
 
-def _find(request: Request, report: str) -> dict[str, Any]:
-    kept = _reports_of(request.backend).get(report)
-    if kept is None:
-        # The code is assumed: the reference names none.
-        raise error("InvalidImageUsageReportId.NotFound", f"The report '{report}' does not exist")
-    return kept
+def _refuse(request: Request, *names: str) -> None:
+    for name in names:
+        if request.parameters.get(name):
+            text = f"AMI Kiln lab: {request.call} has no {name}"
+            raise error("UnsupportedOperation", text)

@@ -18,7 +18,7 @@ from moto.ec2.models import ec2_backends
 
 from lab.machine import disks, images
 from lab.moto import volume_keys
-from lab.moto.ec2 import known_images
+from lab.moto.ec2 import known_images, volumes
 from lab.moto.ec2.calls import Request, call
 from lab.moto.instances import PENDING, STOP_TIMEOUT, STOPPING, LabInstance, incorrect_state
 
@@ -36,8 +36,16 @@ def create_image(request: Request) -> dict[str, Any]:
     description = parameters.get("Description") or ""
     check_name(backend, name)
     instance = backend.get_instance(instance_id)
+    asked = {entry.get("DeviceName") for entry in parameters.get("BlockDeviceMappings") or []}
+    if asked - {instance.root_device_name}:
+        raise EC2ClientError("UnsupportedOperation", volumes.ROOT_ONLY)
     if instance.state not in ("running", "stopped", "pending", "stopping"):
         raise incorrect_state(instance, "imaged")
+    if parameters.get("NoReboot") and instance.state != "stopped":
+        raise EC2ClientError(
+            "UnsupportedOperation",
+            "AMI Kiln lab: CreateImage has no NoReboot of a running instance",
+        )
     if instance.has_own_kernel:
         raise EC2ClientError(
             "UnsupportedOperation",
@@ -84,36 +92,26 @@ def create_image(request: Request) -> dict[str, Any]:
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         attributes={"boot_mode": boot_mode},
-        volumes=_other_volumes(backend, instance, parameters.get("BlockDeviceMappings") or []),
     )
     known_images.describe_disk(backend, ami, image)
     backend.amis[ami.id] = ami
-    no_reboot = bool(parameters.get("NoReboot"))
-    threading.Thread(target=_freeze, args=(instance, ami, image, no_reboot), daemon=True).start()
+    threading.Thread(target=_freeze, args=(instance, ami, image), daemon=True).start()
     return {"ImageId": ami.id}
 
 
-def _freeze(instance: LabInstance, ami: Any, image: images.Image, no_reboot: bool) -> None:
-    """Freeze the disk as EC2 does: a running instance is stopped for it and started again.
-
-    With `no_reboot` the instance keeps running, and the AMI has the disk's content of some moment
-    during the copy.
-    """
+def _freeze(instance: LabInstance, ami: Any, image: images.Image) -> None:
+    """Freeze the disk as EC2 does: a running instance is stopped for it and started again."""
     lab = LabInstance.machines.lab
     try:
         with images.in_progress(image.id, *image.layers), instance._busy:
-            running = instance.guest is not None and instance.state == "running"
-            restart = running and not no_reboot
+            restart = instance.guest is not None and instance.state == "running"
             if restart and instance.guest:
                 state = copy.copy(instance._state)
                 instance._set(STOPPING)
                 instance.guest.power_off(STOP_TIMEOUT)
                 instance._state = state
-            if running and no_reboot:
-                disks.copy(lab, instance.id, image.id)
-            else:
-                disks.freeze(lab, instance.id, image.id)
-                instance.layers = image.layers
+            disks.freeze(lab, instance.id, image.id)
+            instance.layers = image.layers
             LabInstance.machines.made[image.id] = image
             known_images.remember(ami.ec2_backend)
             ami.ebs_snapshot.status = "completed"
@@ -170,10 +168,6 @@ def copy_image(request: Request) -> dict[str, Any]:
         created=utcnow().isoformat(),
         encrypted=bool(image.encrypted or encrypted or backend.ebs_encryption_by_default),
         kms_key_id=_lasting(backend, key or requested),
-        volumes=[
-            volume | {"Ebs": {key: v for key, v in volume["Ebs"].items() if key != "SnapshotId"}}
-            for volume in image.volumes
-        ],
         tags=tags["image"],
         snapshot_tags=tags["snapshot"],
         snapshots={},
@@ -301,27 +295,3 @@ def _asked_tags(specifications: list[Any]) -> dict[str, dict[str, str]]:
             )
         tags[kind] |= {tag["Key"]: tag["Value"] for tag in specification["Tags"]}
     return tags
-
-
-def _other_volumes(
-    backend: Any, instance: Any, asked: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """The volumes of an AMI besides its root: the instance's, changed as CreateImage asks."""
-    by_device: dict[str, dict[str, Any]] = {}
-    for device, attached in instance.get_block_device_mapping:
-        volume = backend.get_volume(attached.volume_id)
-        by_device[device] = {
-            "VolumeSize": int(volume.size),
-            "DeleteOnTermination": bool(attached.delete_on_termination),
-            "VolumeType": volume.volume_type,
-            "Encrypted": bool(volume.encrypted),
-        }
-    for mapping in asked:
-        device = mapping.get("DeviceName", "")
-        if mapping.get("NoDevice") is not None:
-            by_device.pop(device, None)
-        elif mapping.get("Ebs"):
-            default = by_device.get(device, {"DeleteOnTermination": True, "VolumeType": "gp2"})
-            by_device[device] = {"Encrypted": False} | default | mapping["Ebs"]
-    by_device.pop(instance.root_device_name, None)
-    return [{"DeviceName": device, "Ebs": ebs} for device, ebs in by_device.items()]

@@ -81,27 +81,3 @@ def launch_spot(spot: Any) -> Any:
     instance = reservation.instances[0]
     instance.spot_instance_request_id = spot.id
     return instance
-
-
-def launch_on_demand(fleet: Any, weight: float) -> None:
-    """In the place of moto's Fleet.create_on_demand_requests, which drops much of a template."""
-    counts, added = fleet.get_launch_spec_counts(weight)
-    for spec, count in counts.items():
-        reservation = fleet.ec2_backend.run_instances(
-            image_id=spec.image_id,
-            count=count,
-            user_data=spec.user_data,
-            instance_type=spec.instance_type,
-            is_instance_type_default=False,
-            key_name=spec.key_name,
-            security_group_names=spec.group_set,
-            subnet_id=spec.subnet_id,
-            fleet_id=fleet.id,
-            tags=spec.tag_specifications,
-            launch_template=spec.launch_template_spec or {},
-        )
-        fleet.on_demand_instances += [
-            {"id": reservation.id, "instance": instance, "launch_spec": spec}
-            for instance in reservation.instances
-        ]
-    fleet.fulfilled_capacity += added

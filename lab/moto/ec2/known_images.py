@@ -13,19 +13,14 @@ from lab.moto.instances import LabInstance
 
 def block_device_mappings(ami: Any) -> list[dict[str, Any]]:
     image = LabInstance.machines.made.get(ami.id)
-    return [
-        {
-            "DeviceName": ami.root_device_name,
-            "Ebs": {
-                "SnapshotId": ami.ebs_snapshot.id,
-                "VolumeSize": image.volume_size if image else int(ami.ebs_snapshot.volume.size),
-                "DeleteOnTermination": True,
-                "VolumeType": "gp3",
-                "Encrypted": image.encrypted if image else False,
-            },
-        },
-        *getattr(ami, "other_devices", []),
-    ]
+    ebs = {
+        "SnapshotId": ami.ebs_snapshot.id,
+        "VolumeSize": image.volume_size if image else int(ami.ebs_snapshot.volume.size),
+        "DeleteOnTermination": True,
+        "VolumeType": "gp3",
+        "Encrypted": image.encrypted if image else False,
+    }
+    return [{"DeviceName": ami.root_device_name, "Ebs": ebs}]
 
 
 def forget(image_id: str) -> None:
@@ -81,36 +76,10 @@ def describe_disk(backend: Any, ami: Any, image: images.Image) -> None:
     ami.ebs_snapshot.encrypted = volume.encrypted
     ami.ebs_snapshot.kms_key_id = volume.kms_key_id
     ami.ebs_snapshot.add_tags(image.snapshot_tags)
-    ami.other_devices = []
-    for listed in image.volumes:
-        ebs = dict(listed["Ebs"])
-        if ebs.get("SnapshotId") in backend.snapshots:
-            ami.other_devices.append({"DeviceName": listed["DeviceName"], "Ebs": ebs})
-            continue
-        encrypted = bool(ebs.get("Encrypted")) or image.encrypted
-        other = backend.create_volume(
-            size=ebs["VolumeSize"], zone_name=f"{backend.region_name}a", encrypted=encrypted
-        )
-        snapshot = backend.create_snapshot(
-            other.id, ami.ebs_snapshot.description, from_ami=image.id
-        )
-        snapshot.add_tags(image.snapshot_tags)
-        backend.delete_volume(other.id)
-        ebs |= {"SnapshotId": snapshot.id, "Encrypted": encrypted}
-        ami.other_devices.append({"DeviceName": listed["DeviceName"], "Ebs": ebs})
-    _restore_snapshots(backend, ami, image)
-
-
-def _restore_snapshots(backend: Any, ami: Any, image: images.Image) -> None:
-    """Give an AMI's snapshots the ids, descriptions, tags and permissions that they had."""
-    devices = {device["DeviceName"]: device["Ebs"] for device in ami.other_devices}
-    for device, known in image.snapshots.items():
-        ebs = devices.get(device)
-        snapshot = backend.snapshots.pop(ebs["SnapshotId"] if ebs else ami.ebs_snapshot.id)
+    for known in image.snapshots.values():
+        snapshot = backend.snapshots.pop(ami.ebs_snapshot.id)
         snapshot.id = known["id"]
         backend.snapshots[snapshot.id] = snapshot
-        if ebs:
-            ebs["SnapshotId"] = snapshot.id
         snapshot.description = known["description"]
         snapshot.create_volume_permission_userids = set(known["users"])
         snapshot.create_volume_permission_groups = set(known["groups"])
@@ -118,19 +87,18 @@ def _restore_snapshots(backend: Any, ami: Any, image: images.Image) -> None:
 
 
 def _snapshots(backend: Any, ami: Any) -> dict[str, dict[str, Any]]:
-    """What outlives the lab's process of an AMI's snapshots, by device."""
-    found = {}
-    for device in ami.block_device_mappings:
-        snapshot = backend.snapshots.get(device["Ebs"]["SnapshotId"])
-        if snapshot:
-            found[device["DeviceName"]] = {
-                "id": snapshot.id,
-                "description": snapshot.description,
-                "tags": {tag["key"]: tag["value"] for tag in snapshot.get_tags()},
-                "users": sorted(snapshot.create_volume_permission_userids),
-                "groups": sorted(snapshot.create_volume_permission_groups),
-            }
-    return found
+    """What outlives the lab's process of an AMI's snapshot, by device."""
+    snapshot = backend.snapshots.get(ami.ebs_snapshot.id)
+    if not snapshot:
+        return {}
+    known = {
+        "id": snapshot.id,
+        "description": snapshot.description,
+        "tags": {tag["key"]: tag["value"] for tag in snapshot.get_tags()},
+        "users": sorted(snapshot.create_volume_permission_userids),
+        "groups": sorted(snapshot.create_volume_permission_groups),
+    }
+    return {ami.root_device_name: known}
 
 
 # What calls change of an AMI, and outlives the lab's process.

@@ -19,8 +19,8 @@ from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-from lab.moto.ec2 import capacity_reservations, filters, images, instance_profiles
-from lab.moto.ec2.calls import Request, call, error, is_device, missing
+from lab.moto.ec2 import capacity_reservations, filters, images, instance_profiles, volumes
+from lab.moto.ec2.calls import Request, call, error, is_device
 
 _BY_PARAMETER = "resolve:ssm:"
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
@@ -230,39 +230,26 @@ def _volumes(backend: Any, ami: Any, named: dict[str, Any]) -> list[dict[str, An
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/block-device-mapping-concepts.html
     """
-    parameters = named.get("block_device_mappings")
-    if parameters is None and named.get("launch_config"):
-        parameters = named["launch_config"].block_device_mapping_dict
-    volumes = {
-        device["DeviceName"]: {"DeviceName": device["DeviceName"], "Ebs": dict(device["Ebs"])}
-        for device in ami.block_device_mappings
-    }
-    for entry in parameters or []:
+    asked = named.get("block_device_mappings")
+    if asked is None and named.get("launch_config"):
+        asked = named["launch_config"].block_device_mapping_dict
+    (root,) = ami.block_device_mappings
+    volume = dict(root["Ebs"])
+    for entry in asked or []:
         device = entry.get("DeviceName")
-        if not device:
-            raise error("InvalidBlockDeviceMapping", "A block device mapping has no device name")
-        if entry.get("NoDevice") is not None:
-            volumes.pop(device, None)
-            continue
-        if entry.get("VirtualName"):
-            continue
-        wanted = {
-            name: value for name, value in (entry.get("Ebs") or {}).items() if value is not None
-        }
-        volume = volumes.get(device, {"Ebs": {}})["Ebs"]
-        if not (volume or wanted.get("VolumeSize") or wanted.get("SnapshotId")):
-            raise missing("size or snapshotId")
-        if "SnapshotId" in wanted and wanted["SnapshotId"] not in (None, volume.get("SnapshotId")):
-            volume = {}
-        ebs = {"DeleteOnTermination": True} | volume | wanted
-        _large_enough(backend, ebs)
-        _in_proportion(ebs)
-        volumes[device] = {"DeviceName": device, "Ebs": ebs}
-    for device in volumes:
         if not is_device(device):
             # As in https://github.com/aws/aws-cli/issues/1071
             raise error("InvalidBlockDeviceMapping", f"Invalid device name {device}")
-    return list(volumes.values())
+        if entry.get("VirtualName") or entry.get("NoDevice") is not None:
+            continue
+        if device != root["DeviceName"]:
+            raise error("UnsupportedOperation", volumes.ROOT_ONLY)
+        volume |= {
+            name: value for name, value in (entry.get("Ebs") or {}).items() if value is not None
+        }
+    _large_enough(backend, volume)
+    _in_proportion(volume)
+    return [{"DeviceName": root["DeviceName"], "Ebs": volume}]
 
 
 def _large_enough(backend: Any, ebs: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import botocore.session
 from moto.core.utils import get_value
 
-from lab.moto.ec2 import filters
 from lab.moto.ec2.calls import error
 
 # DescribeInstances takes 5 to 1000, the others of these 5 to 1000 too; both are in the reference.
@@ -33,15 +32,7 @@ def result_key(call: str) -> str | None:
     model = botocore.session.get_session().get_component("data_loader")
     pages = model.load_service_model("ec2", "paginators-1")["pagination"]
     key = pages.get(call, {}).get("result_key")
-    if isinstance(key, str):
-        return key
-    # Newer calls than the SDK's list of paginators.
-    operation = filters.model().operation_model(call)
-    if not operation.input_shape or "NextToken" not in operation.input_shape.members:
-        return None
-    members = operation.output_shape.members if operation.output_shape else {}
-    lists = [name for name, shape in members.items() if shape.type_name == "list"]
-    return lists[0] if len(lists) == 1 else None
+    return key if isinstance(key, str) else None
 
 
 def check(call: str, parameters: dict[str, Any]) -> None:

@@ -19,11 +19,7 @@ from moto.core.utils import camelcase_to_underscores
 from moto.ec2.exceptions import DryRunClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.responses import EC2Response
-from moto.ec2.utils import (
-    EC2_PREFIX_TO_RESOURCE,
-    get_prefix,
-    random_iam_instance_profile_association_id,
-)
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 
 from lab.moto.ec2 import (
     calls,
@@ -60,8 +56,8 @@ HANDLERS = (
 )
 
 Method = Callable[[Any], Any]
-# moto's makes an AMI of nothing.
-_REFUSED = ("RegisterImage",)
+# moto's makes an AMI of nothing, and keeps an association's id.
+_REFUSED = ("RegisterImage", "ReplaceIamInstanceProfileAssociation")
 
 
 class LabEC2(EC2Backend):  # type: ignore[misc]
@@ -124,21 +120,6 @@ class LabEC2(EC2Backend):  # type: ignore[misc]
         instance_profiles.require(self, *names)
         return super().associate_iam_instance_profile(instance_id, *names)
 
-    def replace_iam_instance_profile_association(
-        self,
-        association_id: str,
-        iam_instance_profile_name: str | None = None,
-        iam_instance_profile_arn: str | None = None,
-    ) -> Any:
-        """Give an instance another profile. moto keeps the association's id; EC2 makes another:
-        https://docs.aws.amazon.com/cli/latest/reference/ec2/replace-iam-instance-profile-association.html
-        """
-        names = (iam_instance_profile_name, iam_instance_profile_arn)
-        instance_profiles.require(self, *names)
-        association = super().replace_iam_instance_profile_association(association_id, *names)
-        association.association_id = random_iam_instance_profile_association_id()
-        return association
-
 
 class LabAmi(moto_amis.Ami):  # type: ignore[misc]
     """An AMI. Each of the lab is Linux with ENA, and has the disks that the lab keeps of it.
@@ -158,11 +139,11 @@ class LabAmi(moto_amis.Ami):  # type: ignore[misc]
 
 
 class LabFleet(moto_fleets.Fleet):  # type: ignore[misc]
-    """A fleet, whose instances are launched from its template."""
+    """A fleet, as Packer asks for one: of Spot instances."""
 
     def create_on_demand_requests(self, weight_to_add: float) -> None:
-        """Launch; moto drops much of the template."""
-        instances.launch_on_demand(self, weight_to_add)
+        """Refuse: moto drops much of the template."""
+        raise calls.error("UnsupportedOperation", "AMI Kiln lab: fleets are of Spot instances")
 
 
 class LabSpotRequest(moto_spot.SpotInstanceRequest):  # type: ignore[misc]

@@ -30,13 +30,7 @@ def _describe(request: Request) -> dict[str, Any]:
     owners = parameters.get("OwnerIds") or []
     if owners:
         mine = [backend.account_id if owner == "self" else owner for owner in owners]
-        amis = list(backend.amis.values())
-        amazon = {ami.owner_id for ami in amis if ami.owner_alias == "amazon"}
-        chosen = [
-            snapshot
-            for snapshot in chosen
-            if snapshot.owner_id in mine or ("amazon" in owners and snapshot.owner_id in amazon)
-        ]
+        chosen = [snapshot for snapshot in chosen if snapshot.owner_id in mine]
     return {"Snapshots": chosen}
 
 
@@ -97,8 +91,6 @@ def _of(snapshot: Any, permission: dict[str, str]) -> set[str]:
 @call("DescribeSnapshotAttribute")
 def _attribute(request: Request) -> dict[str, Any]:
     snapshot = find(request.backend, request.parameters.get("SnapshotId"))
-    if request.parameters.get("Attribute") == "productCodes":
-        return {"SnapshotId": snapshot.id, "ProductCodes": []}
     public = [{"Group": group} for group in sorted(snapshot.create_volume_permission_groups)]
     users = [{"UserId": user} for user in sorted(snapshot.create_volume_permission_userids)]
     return {"SnapshotId": snapshot.id, "CreateVolumePermissions": public + users}

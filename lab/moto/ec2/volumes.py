@@ -1,4 +1,4 @@
-"""Volumes besides the root: moto keeps and shows them, and no guest has their disks."""
+"""Volumes besides the root: no guest has their disks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 from lab.moto.ec2.calls import Request, call, error
 
+ROOT_ONLY = "AMI Kiln lab: guests have no disk besides their root"
+
 
 @call("AttachVolume")
 def _attach(request: Request) -> Any:
-    raise error("UnsupportedOperation", "AMI Kiln lab: guests have no disk besides their root")
+    raise error("UnsupportedOperation", ROOT_ONLY)

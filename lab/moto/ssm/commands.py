@@ -17,8 +17,6 @@ from typing import Any
 from lab.moto.ssm.documents import Step
 from lab.moto.ssm.errors import SsmError
 
-# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_GetCommandInvocation.html
-LONGEST_OUTPUT = 24_000
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_CommandPlugin.html
 LONGEST_PLUGIN_OUTPUT = 2_500
 # Ends an output that was cut, as seen in published answers.
@@ -75,26 +73,6 @@ class Command:
     def failed(self) -> int:
         return sum(invocation.status in _ERRORS for invocation in self.invocations)
 
-    def status(self) -> tuple[str, str]:
-        """Status and details of the whole command."""
-        states = [invocation.status for invocation in self.invocations]
-        done = all(state in FINAL for state in states)
-        if not done:
-            if self.cancelled:
-                return "Cancelling", "Cancelling"
-            going = any(invocation.sent for invocation in self.invocations)
-            return ("InProgress", "InProgress") if going else ("Pending", "Pending")
-        if self.cancelled and "Cancelled" in states:
-            return "Cancelled", "Cancelled"
-        if self.failed() > self.errors:
-            late = all(invocation.status != "Failed" for invocation in self.invocations)
-            if late:
-                details = next(o.details for o in self.invocations if o.status == "TimedOut")
-                return "TimedOut", details
-            return "Failed", "Failed"
-        # The documents give the details for this case and no status: Success is assumed.
-        return "Success", "Incomplete" if self.failed() else "Success"
-
 
 def number(text: str, total: int, name: str) -> int:
     """`10` or `10%` of the targets. Of a percentage of them at least one, for concurrency."""
@@ -147,15 +125,12 @@ def message(command: Command, invocation: Invocation) -> dict[str, Any]:
         "Steps": [
             {
                 "Name": plugin.step.name,
-                "Key": plugin.step.key,
                 "Action": plugin.step.action,
                 "Inputs": plugin.step.inputs,
                 "Script": plugin.step.script,
-                "Folder": plugin.step.folder,
                 "Timeout": plugin.step.timeout,
                 "Runs": plugin.step.runs,
                 "OnFailure": plugin.step.on_failure,
-                "Always": plugin.step.always,
             }
             for plugin in invocation.plugins
         ],
@@ -194,11 +169,3 @@ def of_instance(command: Command, instance_id: str) -> Invocation:
 def cut(text: str, longest: int) -> str:
     """An output; one that was cut ends with a note of that."""
     return text if len(text) <= longest else text[: longest - len(CUT)] + CUT
-
-
-def elapsed(seconds: float) -> str:
-    """A time as ISO 8601 has it: PT1H0.271S."""
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(int(minutes), 60)
-    named = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "")
-    return f"PT{named}{round(rest, 3):g}S"

@@ -15,21 +15,42 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kiln.base import yaml_files
 from kiln.base.errors import KilnError
-from lab.moto.ssm import of_aws
 from lab.moto.ssm.errors import SsmError
-from lab.moto.ssm.of_aws import DEFAULT_TIMEOUT, PACKAGE, SHELL
 
-_REFERENCE = re.compile(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}")
 Content = Mapping[str, Any]
+DEFAULT_TIMEOUT = 3600
+SHELL, PACKAGE = "aws:runShellScript", "aws:configurePackage"
+# As AWS documents it, without a working directory:
+# https://docs.aws.amazon.com/systems-manager/latest/userguide/run-command.html
+RUN_SHELL_SCRIPT: Content = {
+    "schemaVersion": "2.2",
+    "parameters": {
+        "commands": {"type": "StringList", "minItems": 1},
+        "executionTimeout": {"type": "String", "default": str(DEFAULT_TIMEOUT)},
+    },
+    "mainSteps": [
+        {
+            "action": SHELL,
+            # Its one step has the name of its plugin, which invocations show.
+            "name": SHELL,
+            "inputs": {
+                "runCommand": "{{ commands }}",
+                "timeoutSeconds": "{{ executionTimeout }}",
+            },
+        }
+    ],
+}
+_INSTALL = Path(__file__).parent / "scripts" / "configure-package.sh"
+_REFERENCE = re.compile(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}")
 Parameters = Mapping[str, "str | list[str]"]
 
 _DOWNLOAD = "aws:downloadContent"
-# A step of another platform is skipped, whatever it does.
-_ELSEWHERE = ("aws:runPowerShellScript",)
+_SHELL_INPUTS = {"runCommand", "timeoutSeconds", "onFailure"}
 
 
 @dataclass(frozen=True)
@@ -38,18 +59,11 @@ class Step:
 
     name: str
     script: str
-    folder: str
     timeout: int
     runs: bool
-    on_failure: str  # "", "exit", "successAndExit"
-    always: bool  # finallyStep: it runs after a failure too
+    on_failure: str  # "", "exit"
     action: str = SHELL
     inputs: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def key(self) -> str:
-        """The step's folder, on the instance and in S3: AWS-RunShellScript's has an older name."""
-        return self.name if self.name != self.action else f"0.{self.action.replace(':', '')}"
 
 
 def parse(text: str) -> Content:
@@ -106,24 +120,27 @@ def _value(name: str, of: Content, argument: list[str] | None) -> str | list[str
     return list(argument) if kind == "StringList" else argument[0]
 
 
-def steps(content: Content, parameters: Parameters, platform: str) -> tuple[Step, ...]:
-    """The steps of a document on a platform (`Linux`). Raises SsmError."""
+def steps(content: Content, parameters: Parameters) -> tuple[Step, ...]:
+    """The steps of a document on Linux. Raises SsmError."""
     if content.get("schemaVersion") != "2.2":
         raise SsmError(
             "UnsupportedOperation",
             f"AMI Kiln lab: documents of schema {content.get('schemaVersion')} are not implemented",
         )
-    return tuple(_step(step, parameters, platform) for step in content.get("mainSteps", []))
+    return tuple(_step(step, parameters) for step in content.get("mainSteps", []))
 
 
-def _step(step: Content, parameters: Parameters, platform: str) -> Step:
+def _step(step: Content, parameters: Parameters) -> Step:
     action, inputs = step.get("action", ""), step.get("inputs") or {}
     wanted = (step.get("precondition") or {}).get("StringEquals") or []
     filled = [_filled(value, parameters) for value in wanted]
-    sides = [platform if value == "platformType" else value for value in filled]
-    runs = len(set(map(str, sides))) <= 1
-    if action not in (SHELL, PACKAGE, _DOWNLOAD) and (runs or action not in _ELSEWHERE):
+    sides = ["Linux" if value == "platformType" else str(value) for value in filled]
+    runs = len(set(sides)) <= 1
+    if action not in (SHELL, PACKAGE, _DOWNLOAD):
         raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {action} is not implemented")
+    if action == SHELL and not set(inputs) <= _SHELL_INPUTS:
+        others = ", ".join(sorted(set(inputs) - _SHELL_INPUTS))
+        raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {others} of {action}")
     step_inputs = {name: _filled(value, parameters) for name, value in inputs.items()}
     if action == _DOWNLOAD and step_inputs.get("sourceType") != "S3":
         source = step_inputs.get("sourceType")
@@ -133,11 +150,9 @@ def _step(step: Content, parameters: Parameters, platform: str) -> Step:
     return Step(
         name=str(step.get("name", action)),
         script=_script(action, step_inputs),
-        folder=str(step_inputs.get("workingDirectory", "")),
         timeout=int(str(step_inputs.get("timeoutSeconds", "")) or DEFAULT_TIMEOUT),
         runs=runs,
         on_failure=str(inputs.get("onFailure", "")),
-        always=str(inputs.get("finallyStep", "")).lower() == "true",
         action=action,
         inputs=step_inputs if action == _DOWNLOAD else {},
     )
@@ -153,7 +168,7 @@ def _script(action: str, inputs: Content) -> str:
             "version": "" if inputs.get("version") == "latest" else inputs.get("version", ""),
         }
         set_before = [f"{name}={shlex.quote(str(value))}" for name, value in values.items()]
-        return "\n".join([*set_before, of_aws.script("configure-package.sh")])
+        return "\n".join([*set_before, _INSTALL.read_text(encoding="utf-8")])
     lines = inputs.get("runCommand", [])
     return "\n".join(lines) if isinstance(lines, list) else str(lines)
 

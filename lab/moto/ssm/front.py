@@ -20,7 +20,7 @@ from moto.ssm.models import ssm_backends
 from lab.api import session_token, wsgi
 from lab.moto import role_sessions
 from lab.moto.instances import LabInstance
-from lab.moto.ssm import agents, commands, documents, of_aws, shown
+from lab.moto.ssm import agents, commands, documents, shown
 from lab.moto.ssm.errors import SsmError
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -28,6 +28,7 @@ Request = dict[str, Any]
 _MESSAGES = "EC2WindowsMessageDeliveryService"
 # How long a command waits for its instance when SendCommand does not say.
 _LIFETIME = 3600
+_NOT_DONE = ("NotificationConfig", "OutputS3BucketName", "CloudWatchOutputConfig")
 
 
 class Manager:
@@ -40,9 +41,7 @@ class Manager:
             "AmazonSSM.DescribeInstanceInformation": self._describe,
             "AmazonSSM.SendCommand": self._send,
             "AmazonSSM.CancelCommand": self._cancel,
-            "AmazonSSM.ListCommands": self._list,
             "AmazonSSM.ListCommandInvocations": self._invocations,
-            "AmazonSSM.GetCommandInvocation": self._result,
         }
         self._of_agents: dict[str, Callable[[LabInstance, str, Request], Any]] = {
             "AmazonSSM.UpdateInstanceInformation": lambda *_: None,
@@ -106,19 +105,10 @@ class Manager:
     # What users call.
 
     def _describe(self, region: str, request: Request) -> Request:
+        _refuse(request, "InstanceInformationFilterList")
         listed = [agents.described(agent) for agent in self._alive(region)]
         for chosen in request.get("Filters", []):
-            listed = [
-                described
-                for described in listed
-                if self._matches(described, chosen["Key"], chosen["Values"])
-            ]
-        for chosen in request.get("InstanceInformationFilterList", []):
-            listed = [
-                described
-                for described in listed
-                if self._matches(described, chosen["key"], chosen["valueSet"])
-            ]
+            listed = _with_ids(listed, chosen)
         return _page("InstanceInformationList", listed, request)
 
     def _alive(self, region: str) -> list[agents.Agent]:
@@ -128,24 +118,23 @@ class Manager:
                 self.agents.forget(agent.instance_id)
         return self.agents.of(region)
 
-    def _matches(self, described: Request, key: str, values: list[str]) -> bool:
-        name = {"InstanceIds": "InstanceId", "PlatformTypes": "PlatformType"}.get(key, key)
-        if key.startswith("tag:"):
-            return _tags(described["InstanceId"]).get(key[4:]) in values
-        if key == "tag-key":
-            return bool(set(_tags(described["InstanceId"])) & set(values))
-        if name not in ("InstanceId", "PlatformType", "PingStatus", "AgentVersion", "ResourceType"):
-            raise SsmError("InvalidInstanceInformationFilterValue", f"the key {key} is not valid")
-        return described.get(name) in values
-
     def _send(self, region: str, request: Request) -> Request:
         name = str(request.get("DocumentName", ""))
         content = _document(region, name, request)
         arguments = request.get("Parameters", {})
         parameters = documents.values(content, arguments)
-        _supported(request)
-        targets = self._targets(region, request)
-        steps = documents.steps(content, parameters, "Linux")
+        _refuse(
+            request,
+            "NotificationConfig",
+            "OutputS3BucketName",
+            "CloudWatchOutputConfig",
+            "InstanceIds",
+        )
+        listed = [agents.described(agent) for agent in self._alive(region)]
+        for chosen in request.get("Targets", []):
+            listed = _with_ids(listed, chosen)
+        targets = [str(described["InstanceId"]) for described in listed]
+        steps = documents.steps(content, parameters)
         concurrency = commands.number(
             str(request.get("MaxConcurrency", "50")), len(targets), "MaxConcurrency"
         )
@@ -168,46 +157,18 @@ class Manager:
         commands.advance(command, self._deliver)
         return answer
 
-    def _targets(self, region: str, request: Request) -> list[str]:
-        ids, chosen = request.get("InstanceIds", []), request.get("Targets", [])
-        alive = {agent.instance_id: agent for agent in self._alive(region)}
-        if bool(ids) == bool(chosen):
-            raise SsmError("InvalidInstanceId", "give either InstanceIds or Targets")
-        for instance_id in ids:
-            if instance_id not in alive:
-                raise SsmError(
-                    "InvalidInstanceId", f"Instances {[instance_id]} not in a valid state"
-                )
-        if ids:
-            return list(dict.fromkeys(ids))
-        listed = [agents.described(agent) for agent in alive.values()]
-        for target in chosen:
-            key = str(target["Key"])
-            if key != "InstanceIds" and not key.startswith(("tag:", "tag-key")):
-                raise SsmError(
-                    "UnsupportedOperation", f"AMI Kiln lab: targets by {key} are not implemented"
-                )
-            listed = [
-                described for described in listed if self._matches(described, key, target["Values"])
-            ]
-        return [described["InstanceId"] for described in listed]
-
     def _cancel(self, region: str, request: Request) -> None:
+        _refuse(request, "InstanceIds")
         command = self._command(str(request.get("CommandId")))
-        only = request.get("InstanceIds") or [
-            invocation.instance_id for invocation in command.invocations
-        ]
         with command.lock:
-            whole = not request.get("InstanceIds")
-            command.cancelled = command.cancelled or whole
+            command.cancelled = True
             for invocation in command.invocations:
-                if invocation.instance_id not in only or invocation.status in commands.FINAL:
+                if invocation.status in commands.FINAL:
                     continue
                 if invocation.sent:
                     invocation.status = invocation.details = "Cancelling"
-                    self._deliver(
-                        invocation.instance_id, {"Kind": "cancel", "CommandId": command.id}
-                    )
+                    message = {"Kind": "cancel", "CommandId": command.id}
+                    self._deliver(invocation.instance_id, message)
                 else:
                     commands.finish(invocation, "Cancelled", "Cancelled")
         commands.advance(command, self._deliver)
@@ -219,42 +180,12 @@ class Manager:
         commands.advance(command, self._deliver)
         return command
 
-    def _of(self, region: str, request: Request) -> list[commands.Command]:
-        if request.get("CommandId"):
-            chosen = [self._command(str(request["CommandId"]))]
-        else:
-            chosen = [command for command in self.commands.values() if command.region == region]
-        only = request.get("InstanceId")
-        if only:
-            chosen = [c for c in chosen if any(i.instance_id == only for i in c.invocations)]
-        for chosen_filter in request.get("Filters", []):
-            key, value = str(chosen_filter["key"]), str(chosen_filter["value"])
-            if key == "Status":
-                chosen = [c for c in chosen if value in c.status()]
-            elif key == "DocumentName":
-                chosen = [c for c in chosen if c.document == value]
-            else:
-                raise SsmError("InvalidFilterKey", f"AMI Kiln lab: {key} is not implemented")
-        return sorted(chosen, key=lambda command: -command.requested)
-
-    def _list(self, region: str, request: Request) -> Request:
-        shown_commands = [shown.command(command) for command in self._of(region, request)]
-        return _page("Commands", shown_commands, request)
-
     def _invocations(self, region: str, request: Request) -> Request:
-        only, details = request.get("InstanceId"), bool(request.get("Details"))
-        listed = [
-            shown.invocation(command, invocation, details=details)
-            for command in self._of(region, request)
-            for invocation in command.invocations
-            if not only or invocation.instance_id == only
-        ]
-        return _page("CommandInvocations", listed, request)
-
-    def _result(self, region: str, request: Request) -> Request:
+        _refuse(request, "Filters", "InstanceId")
         command = self._command(str(request.get("CommandId")))
-        invocation = commands.of_instance(command, str(request.get("InstanceId")))
-        return shown.result(command, invocation, request.get("PluginName"))
+        details = bool(request.get("Details"))
+        listed = [shown.invocation(command, each, details=details) for each in command.invocations]
+        return _page("CommandInvocations", listed, request)
 
 
 def _read(body: bytes) -> Request:
@@ -268,16 +199,25 @@ def _read(body: bytes) -> Request:
     return read
 
 
-def _supported(request: Request) -> None:
+def _refuse(request: Request, *members: str) -> None:
     """Refuse what would be accepted and not happen."""
-    for name in ("NotificationConfig", "OutputS3BucketName", "CloudWatchOutputConfig"):
+    for name in members:
         if request.get(name):
             raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {name} is not implemented")
 
 
+def _with_ids(listed: list[Request], chosen: Request) -> list[Request]:
+    """The agents of the ids that a filter or target names."""
+    if chosen["Key"] != "InstanceIds":
+        raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {chosen['Key']} is not implemented")
+    return [described for described in listed if described["InstanceId"] in chosen["Values"]]
+
+
 def _document(region: str, name: str, request: Request) -> documents.Content:
-    if name in of_aws.DOCUMENTS:
-        return of_aws.DOCUMENTS[name]
+    if name == "AWS-RunShellScript":
+        return documents.RUN_SHELL_SCRIPT
+    if name.startswith("AWS"):
+        raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {name} is not implemented")
     version = request.get("DocumentVersion")
     backend = ssm_backends[DEFAULT_ACCOUNT_ID][region]
     try:
@@ -295,13 +235,6 @@ def _document(region: str, name: str, request: Request) -> documents.Content:
     if wanted and wanted != hashlib.sha256(text.encode()).hexdigest():
         raise SsmError("InvalidDocument", f"The hash of the document {name} is not {wanted}.")
     return documents.parse(text)
-
-
-def _tags(instance_id: str) -> dict[str, str]:
-    for machine in list(LabInstance.machines.by_address.values()):
-        if machine.id == instance_id:
-            return {tag["key"]: tag["value"] for tag in machine.get_tags()}
-    return {}
 
 
 def _page(name: str, rows: list[Any], request: Request) -> Request:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any
 
 from lab.moto.ssm import commands
 from lab.moto.ssm.commands import Command, Invocation, Plugin
-from lab.moto.ssm.errors import SsmError
-
-_ASKED = ("Comment", "InstanceIds", "Targets")
 
 
 def command(of: Command) -> dict[str, Any]:
-    """A command of SendCommand and ListCommands."""
-    status, details = of.status()
-    states = [invocation.status for invocation in of.invocations]
-    late = sum(invocation.details == "DeliveryTimedOut" for invocation in of.invocations)
+    """A command as SendCommand shows it: Pending."""
     return {
-        **{name: of.request[name] for name in _ASKED if name in of.request},
+        "Comment": of.request.get("Comment", ""),
         "CommandId": of.id,
         "DocumentName": of.document,
         "DocumentVersion": of.request.get("DocumentVersion", "$DEFAULT"),
@@ -26,15 +19,11 @@ def command(of: Command) -> dict[str, Any]:
         "RequestedDateTime": of.requested,
         "ExpiresAfter": of.requested + of.lifetime,
         "TimeoutSeconds": int(of.lifetime),
-        "Status": status,
-        "StatusDetails": details,
+        "Status": "Pending",
+        "StatusDetails": "Pending",
         "MaxConcurrency": of.request.get("MaxConcurrency", "50"),
         "MaxErrors": of.request.get("MaxErrors", "0"),
-        "TargetCount": len(states),
-        "CompletedCount": sum(state in commands.FINAL for state in states),
-        "ErrorCount": of.failed() - late,
-        "DeliveryTimedOutCount": late,
-        "InstanceIds": of.request.get("InstanceIds", []),
+        "TargetCount": len(of.invocations),
         "Targets": of.request.get("Targets", []),
     }
 
@@ -73,46 +62,3 @@ def _plugin(plugin: Plugin) -> dict[str, Any]:
         "Output": commands.cut(f"{plugin.out}{mark}{plugin.err}", commands.LONGEST_PLUGIN_OUTPUT),
         **{name: value for name, value in times.items() if value},
     }
-
-
-def result(of: Command, on_instance: Invocation, plugin_name: str | None) -> dict[str, Any]:
-    """The answer of GetCommandInvocation: of the named step, or of the only one."""
-    names = [plugin.step.name for plugin in on_instance.plugins]
-    if plugin_name is not None and plugin_name not in names:
-        raise SsmError("InvalidPluginName", f"The command has no step {plugin_name}")
-    single = plugin_name is not None or len(on_instance.plugins) == 1
-    shown = {
-        "CommandId": of.id,
-        "InstanceId": on_instance.instance_id,
-        "Comment": of.request.get("Comment", ""),
-        "DocumentName": of.document,
-        "DocumentVersion": of.request.get("DocumentVersion", "$DEFAULT"),
-        "Status": on_instance.status,
-        "StatusDetails": on_instance.details,
-        "StandardOutputUrl": "",
-        "StandardErrorUrl": "",
-        "CloudWatchOutputConfig": {"CloudWatchOutputEnabled": False},
-    }
-    if not single:
-        codes = [plugin.code for plugin in on_instance.plugins if plugin.status != "Success"]
-        return shown | {"ResponseCode": codes[0] if codes else 0, "PluginName": ""}
-    plugin = on_instance.plugins[names.index(plugin_name) if plugin_name is not None else 0]
-    took = plugin.ended - plugin.started
-    return shown | {
-        "PluginName": plugin.step.name,
-        "ResponseCode": plugin.code,
-        "Status": plugin.status,
-        "StatusDetails": plugin.details,
-        "ExecutionStartDateTime": _iso(plugin.started),
-        "ExecutionEndDateTime": _iso(plugin.ended),
-        "ExecutionElapsedTime": commands.elapsed(took) if plugin.ended else "",
-        "StandardOutputContent": commands.cut(plugin.out, commands.LONGEST_OUTPUT),
-        "StandardErrorContent": commands.cut(plugin.err, commands.LONGEST_OUTPUT),
-    }
-
-
-def _iso(seconds: float) -> str:
-    if not seconds:
-        return ""
-    moment = datetime.fromtimestamp(seconds, timezone.utc)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"

@@ -32,9 +32,6 @@ def repository(release: str, part: str, arch: str) -> Repo | None:
     else:
         return None
     full_name = "-".join(filter(None, ["amazon", distro_id, part, arch, state]))
-    if state or distro_id == "al2023":
-        # A release's repository does not change after it was published.
-        return Repo(full_name, "rpm", "amazon-linux", tuple(chosen))
     return Repo(full_name, "rpm", "amazon-linux", tuple(chosen))
 
 

@@ -43,31 +43,20 @@ def _repository(name: str, machine: str, wanted: frozenset[str]) -> Repo | None:
     if contents is None:
         return None
     shape = {"format": settings["format"], "arch": arch, "libdir": libdir(settings["format"], arch)}
-    packages = [
-        *_toolkits(contents, shape, wanted),
-        *_libraries(name, contents, shape, wanted),
-        *(
-            p
-            for version in catalogue.service("dcgm")
-            for p in model.load("dcgm", dcgm=version, **shape)
-        ),
-        *(
-            p
-            for version in catalogue.dcgm_exporter()
-            for p in model.load("dcgm-exporter", exporter=version, **shape)
-        ),
-        *(
-            p
-            for version in facts.nvlsm_versions()
-            for p in model.load("nvlsm", nvlsm=version, **shape)
-        ),
-    ]
+    packages = _toolkits(contents, shape, wanted) + _libraries(name, contents, shape, wanted)
+    services = {
+        ("dcgm", "dcgm"): catalogue.service("dcgm"),
+        ("dcgm-exporter", "exporter"): catalogue.dcgm_exporter(),
+        ("nvlsm", "nvlsm"): facts.nvlsm_versions(),
+    }
+    for (recipe, variable), listed in services.items():
+        for version in listed:
+            packages += model.load(recipe, **{variable: version}, **shape)
     modules = []
-    drivers = _drivers(contents, wanted) if settings.get("drivers", True) else []
-    for version in drivers:
-        members = driver_packages(version, settings["format"], settings.get("dist", ""), arch)
+    for driver_ in _drivers(contents, wanted) if settings.get("drivers", True) else []:
+        members = driver_packages(driver_, settings["format"], settings.get("dist", ""), arch)
         packages += members
-        modules.append((version, members))
+        modules.append((driver_, members))
     return Repo(
         name=f"cuda-{name}-{machine}",
         format=settings["format"],

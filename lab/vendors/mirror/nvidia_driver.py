@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import lzma
@@ -69,8 +68,7 @@ def _run_file(site: Site, url: re.Match[str]) -> Path | None:
     )
 
 
-# The redistributables: an archive for each component and an index for each version. Fabric manager
-# has sbsa archives from 515 on.
+# Of the redistributables, fabric manager, with sbsa archives from 515 on.
 _REDIST = r"https://developer\.download\.nvidia\.com/compute/(?:nvidia-driver|cuda)/redist"
 _MACHINES = {f"linux-{name}": machine for name, machine in cuda_repository.MACHINES.items()}
 _FIRST_SBSA = 515
@@ -119,28 +117,3 @@ def _fabric_manager(site: Site, url: re.Match[str]) -> Path | None:
         f"fabricmanager-{url['platform']}-{url['version']}-archive.tar.xz",
         partial(fabric_manager, url["version"], url["platform"]),
     )
-
-
-@route(rf"{_REDIST}/redistrib_(?P<version>[0-9.]+)\.json")
-def _index(site: Site, url: re.Match[str]) -> Path | None:
-    version = url["version"]
-    platforms: dict[str, object] = {}
-    for platform in _MACHINES:
-        name = f"fabricmanager-{platform}-{version}-archive.tar.xz"
-        file = site.made(name, partial(fabric_manager, version, platform))
-        if file is not None:
-            content = file.read_bytes()
-            platforms[platform] = {
-                "relative_path": f"fabricmanager/{platform}/{name}",
-                "sha256": hashlib.sha256(content).hexdigest(),
-                "size": str(len(content)),
-            }
-    if not platforms:
-        return None
-    description = {
-        "name": "NVIDIA Fabric Manager",
-        "license": "AMI Kiln lab stand-in",
-        "version": version,
-    }
-    text = json.dumps({"fabricmanager": {**description, **platforms}}, indent=4)
-    return site.text(f"redistrib_{version}.json", text + "\n")

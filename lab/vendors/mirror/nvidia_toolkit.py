@@ -11,8 +11,7 @@ from lab.vendors.mirror.repos import Repo
 from lab.vendors.mirror.site import Site, route
 from lab.vendors.packages import model
 
-_URL = "https://nvidia.github.io/libnvidia-container"
-_BASE = re.escape(_URL)
+_BASE = r"https://nvidia\.github\.io/libnvidia-container"
 _KEY = "nvidia-container-toolkit"
 # RPM's words for a processor, which are the kernel's, and Debian's → the kernel's.
 _MACHINES = {**{name: name for name in UNAME_ARCH.values()}, **UNAME_OF_DEB}
@@ -39,20 +38,6 @@ def _fits(machine: str, format_: str) -> bool:
 @route(rf"{_BASE}/gpgkey")
 def _key(site: Site, _: re.Match[str]) -> Path | None:
     return site.text("libnvidia-container.gpgkey", site.keyring.public(_KEY))
-
-
-@route(rf"{_BASE}/stable/rpm/nvidia-container-toolkit\.repo")
-def _definition(site: Site, _: re.Match[str]) -> Path | None:
-    lines = [
-        "[nvidia-container-toolkit]",
-        "name=nvidia-container-toolkit",
-        f"baseurl={_URL}/stable/rpm/$basearch",
-        "repo_gpgcheck=1",
-        "gpgcheck=0",
-        "enabled=1",
-        f"gpgkey={_URL}/gpgkey",
-    ]
-    return site.text("nvidia-container-toolkit.repo", "\n".join([*lines, ""]))
 
 
 @route(rf"{_BASE}/stable/(?P<format>rpm|deb)/(?P<machine>x86_64|aarch64|amd64|arm64)/(?P<path>.+)")

@@ -105,21 +105,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         super().setup()
 
     def do_GET(self) -> None:
-        self._answer(body=True)
+        self._answer()
 
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 -- as in http.server
 
-    def do_POST(self) -> None:
-        self._answer(body=True)
-
-    def do_PUT(self) -> None:
-        self._answer(body=True)
-
-    def do_DELETE(self) -> None:
-        self._answer(body=True)
-
-    def _answer(self, *, body: bool) -> None:
+    def _answer(self) -> None:
         host = (self.headers.get("Host") or "").split(":")[0].lower()
         api = self.server.api
         if api and api.takes(host) and (host not in api.vendors or endpoints.is_signed(self)):
@@ -157,7 +147,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         self._log(url, HTTPStatus.OK, size, started)
         self._head(HTTPStatus.OK, size, _TYPES.get(file.suffix, "application/octet-stream"), tag)
-        if body:
+        if self.command != "HEAD":
             with file.open("rb") as content:
                 while chunk := content.read(_CHUNK):
                     self.wfile.write(chunk)

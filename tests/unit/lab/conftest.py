@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from devel import lab_api
+from tests.unit.lab.standin_guest import Guest
 
 AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
 
@@ -115,3 +117,15 @@ def refused(call: Callable[..., Any], **how: Any) -> tuple[str, str]:
 @pytest.fixture(scope="session", name="refused")
 def _refused() -> Callable[..., tuple[str, str]]:
     return refused
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Guest]:
+    """Return what lays the stand-ins down: for a p4d with driver 580 unless told otherwise."""
+
+    def _make(
+        instance_type: str = "p4d.24xlarge", driver: str = "580.173.02", **more: object
+    ) -> Guest:
+        return Guest(tmp_path, instance_type, driver, **more)
+
+    return _make

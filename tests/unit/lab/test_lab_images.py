@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lab.base import locks
 from lab.base.settings import Lab
-from lab.base.shell import CommandError
-from lab.machine import disks, images
+from lab.machine import images
 
 
 def image(name: str, *layers: str) -> images.Image:
@@ -61,42 +56,3 @@ def test_lock_that_is_a_link_changes_no_other_file(
     with pytest.raises(OSError, match="symbolic links"), locks.alone(tmp_path / "lock"):
         pass
     assert other.read_text() == "content"
-
-
-def test_copy_of_a_guest_has_no_file_of_this_machine(tmp_path: Path) -> None:
-    lab, secret = Lab(6, tmp_path), tmp_path / "of the machine" / "secret"
-    secret.parent.mkdir()
-    secret.touch()
-    upper = lab.instances / "i-1" / "upper"
-    (upper / "folder").mkdir(parents=True)
-    (upper / "folder" / "file").write_text("content")
-    (upper / "folder" / "file").chmod(0o4755)
-    (upper / "link").symlink_to(secret.parent)
-    swaps = [sys.executable, "-c", SWAP_FOR_EVER, str(upper / "folder"), str(upper / "link")]
-    with subprocess.Popen(swaps, stdout=subprocess.PIPE) as guest:
-        try:
-            assert guest.stdout
-            guest.stdout.readline()
-            for number in range(30):
-                layer = lab.images / f"ami-{number}" / "layer"
-                with contextlib.suppress(CommandError):  # then there is no such AMI
-                    disks.copy(lab, "i-1", f"ami-{number}")
-                copied = [path for path in layer.iterdir() if not path.is_symlink()]
-                assert not [path for path in copied if (path / "secret").exists()]
-        finally:
-            guest.kill()
-    layer = disks.copy(lab, "i-1", "ami-last")
-    (folder,) = (path for path in layer.iterdir() if not path.is_symlink())
-    assert (folder / "file").read_text() == "content"
-    assert stat.S_IMODE((folder / "file").stat().st_mode) == 0o4755
-
-
-# renameat2(2): AT_FDCWD, RENAME_EXCHANGE.
-SWAP_FOR_EVER = """
-import ctypes, os, sys
-first, second = map(os.fsencode, sys.argv[1:])
-rename = ctypes.CDLL(None).renameat2
-print(flush=True)
-while True:
-    rename(-100, first, -100, second, 2)
-"""

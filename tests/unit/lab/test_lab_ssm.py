@@ -3,39 +3,67 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from lab.moto.ssm import agents, commands, documents, of_aws
+from lab.moto.ssm import agents, commands, documents
 from lab.moto.ssm.commands import Command, Invocation, Plugin
 from lab.moto.ssm.documents import Step
 from lab.moto.ssm.errors import SsmError
 
-STEP = Step("shell", "true", "", 10, runs=True, on_failure="", always=False)
+STEP = Step("shell", "true", 10, runs=True, on_failure="")
 
 
-def shell(**inputs: Any) -> dict[str, Any]:
-    return {"action": "aws:runShellScript", "name": "shell", "inputs": inputs}
+DOCUMENT = {
+    "schemaVersion": "2.2",
+    "parameters": {
+        "word": {"type": "String", "allowedPattern": "[a-z]+"},
+        "list": {"type": "StringList", "minItems": 1, "default": ["a"]},
+    },
+}
 
 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({}, "commands is required"),
-        ({"commands": []}, "too few items"),
-        ({"commands": ["a"], "colour": ["red"]}, "colour"),
-        ({"commands": ["a"], "workingDirectory": ["/a", "/b"]}, "one value"),
-        ({"commands": ["a"], "executionTimeout": ["soon"]}, "pattern"),
-        ({"commands": ["a"], "executionTimeout": ["172801"]}, "pattern"),
+        ({}, "word is required"),
+        ({"word": ["a"], "list": []}, "too few items"),
+        ({"word": ["a"], "colour": ["red"]}, "colour"),
+        ({"word": ["a", "b"]}, "one value"),
+        ({"word": ["NO"]}, "pattern"),
     ],
 )
 def test_parameters_that_a_document_does_not_take_are_refused(
     asked: dict[str, list[str]], message: str
 ) -> None:
     with pytest.raises(SsmError, match=f"InvalidParameters: .*{message}"):
-        documents.values(of_aws.DOCUMENTS["AWS-RunShellScript"], asked)
+        documents.values(DOCUMENT, asked)
+
+
+@pytest.mark.parametrize(
+    ("step", "named"),
+    [
+        ({"action": "aws:runDocker"}, "aws:runDocker"),
+        ({"action": "aws:runShellScript", "inputs": {"workingDirectory": "/"}}, "workingDirectory"),
+        ({"action": "aws:downloadContent", "inputs": {"sourceType": "GitHub"}}, "GitHub"),
+    ],
+)
+def test_steps_that_the_lab_lacks_are_refused_by_name(step: dict[str, Any], named: str) -> None:
+    with pytest.raises(SsmError, match=f"UnsupportedOperation: .*{named}"):
+        documents.steps({"schemaVersion": "2.2", "mainSteps": [step]}, {})
+
+
+def test_only_targets_by_id_are_taken(client: Callable[..., Any], refused: Any) -> None:
+    ssm = client("ssm")
+    for call, more in (
+        (ssm.send_command, {"DocumentName": "AWS-UpdateSSMAgent", "Targets": []}),
+        (ssm.list_command_invocations, {"Filters": [{"key": "Status", "value": "Success"}]}),
+        (ssm.get_command_invocation, {"CommandId": "0" * 36, "InstanceId": "i-0123456789abcdef0"}),
+    ):
+        assert "AMI Kiln lab" in refused(call, **more)[1]
 
 
 class Fleet:
@@ -45,7 +73,7 @@ class Fleet:
         self.sent: list[str] = []
         self.command = Command(
             request={},
-            document="AWS-RunShellScript",
+            document="mine",
             parameters={},
             region="us-east-1",
             invocations=[Invocation(f"i-{n}", [Plugin(STEP)], 0.0) for n in range(size)],
@@ -73,9 +101,8 @@ def test_so_many_run_at_once_as_max_concurrency_says() -> None:
     fleet.end("i-1", "Success")
     assert fleet.sent == ["i-0", "i-1", "i-2"]
     fleet.end("i-0", "Success")
-    assert fleet.command.status() == ("InProgress", "InProgress")
     fleet.end("i-2", "Success")
-    assert fleet.command.status() == ("Success", "Success")
+    assert fleet.states() == [("Success", "Success")] * 3
 
 
 @pytest.mark.parametrize(("errors", "reached"), [(0, 1), (1, 2), (2, 3)])
@@ -85,7 +112,6 @@ def test_one_failure_more_than_max_errors_stops_the_sending(errors: int, reached
         fleet.end(f"i-{number}", "Failed")
     assert len(fleet.sent) == reached
     assert fleet.states()[reached:] == [("Cancelled", "Terminated")] * (4 - reached)
-    assert fleet.command.status() == ("Failed", "Failed")
 
 
 def test_what_was_not_taken_in_time_is_not_sent_any_more() -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from psutil import process_iter
-from test_provisioners import Machine
 
 from kiln.base import overlay
 from kiln.base.account import Account
@@ -32,6 +31,7 @@ from kiln.pipeline.draft import ProvisionerError
 from kiln.pipeline.record import Failure
 from kiln.pipeline.report import report_html
 from lab.vendors.packages import system
+from tests.unit.provisioners.machine import Machine
 from tests.unit.records import a_record
 
 HEAD = '#!/usr/bin/env bash\n\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'

@@ -6,7 +6,6 @@ files and the facts about MIG and instance types, so that a guest needs no YAML.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,42 +92,26 @@ def compose() -> dict[str, Any]:
         model.pop("confirmed", None)
         if "mig" in model:
             model["mig_facts"] = by_name[model.pop("mig")]
-    for machine in _yaml(HERE / "data" / "addresses.yaml")["elsewhere"].values():
-        if "like" in machine:
-            models[machine["gpu"]] = _renamed(models[machine["like"]], machine["named"])
+    machines = _machines()
+    for name, variant in _yaml(HERE / "data" / "addresses.yaml")["variants"].items():
+        machines[name] = dict(machines[variant["like"]], gpu=variant["gpu"])
+        text = json.dumps(models[machines[variant["like"]]["gpu"]])
+        for old, new in variant["named"].items():
+            text = text.replace(f".{old}", f".{new}")
+        models[variant["gpu"]] = json.loads(text)
     return {
-        "machines": {"models": models, "machines": _machines()},
+        "machines": {"models": models, "machines": machines},
         "reset_clients": {client["program"]: client["blocks"] for client in mig["reset_clients"]},
+        "constants": _yaml(HERE / "data" / "constants.yaml")["values"],
         "attributes": _attributes((HERE / "data" / "attributes.txt").read_text(encoding="utf-8")),
         "query_fields": _fields((HERE / "data" / "query_fields.txt").read_text(encoding="utf-8")),
     }
 
 
-def _renamed(model: dict[str, Any], named: dict[str, str]) -> dict[str, Any]:
-    """The model with other sizes in the names of its MIG profiles; `named` maps the sizes."""
-    facts = model["mig_facts"]
-    profiles = [
-        dict(profile, profile=f"{slices}.{named.get(size, size)}")
-        for profile in facts["profiles"]
-        for slices, _, size in [profile["profile"].partition(".")]
-    ]
-    return dict(model, mig_facts=dict(facts, profiles=profiles))
-
-
 def _machines() -> dict[str, Any]:
     """Instance type → GPU, PCI addresses, vCPUs, fabric, and the name of a fractional GPU."""
-    addresses = _yaml(HERE / "data" / "addresses.yaml")
-    families = addresses["families"]
-    out: dict[str, Any] = {
-        name: {
-            "gpu": machine["gpu"],
-            "bus": families["*"][machine["gpus"]],
-            "vcpus": 32,
-            "fabric": False,
-            "nvlsm": False,
-        }
-        for name, machine in addresses["elsewhere"].items()
-    }
+    families = _yaml(HERE / "data" / "addresses.yaml")["families"]
+    out: dict[str, Any] = {}
     for name, entry in instances().items():
         count = max(entry.gpu_count, 1)
         out[name] = {
@@ -217,9 +200,3 @@ def _fields(text: str) -> list[list[Any]]:
         cells = [cell.strip() for cell in line.split("|")] + ["", ""]
         out.append([cells[0].split(), cells[1], _spans(cells[2])])
     return out
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Install the stand-ins in a root filesystem.")
-    parser.add_argument("root", type=Path)
-    lay_down(parser.parse_args().root)

@@ -73,15 +73,6 @@ class Caller:
         }
         return json.loads(self._send("logs", head, json.dumps(body).encode()) or b"{}")
 
-    def parameter(self, name: str) -> str:
-        """The value of a parameter of Systems Manager: GetParameter."""
-        head = {
-            "content-type": "application/x-amz-json-1.1",
-            "x-amz-target": "AmazonSSM.GetParameter",
-        }
-        body = json.dumps({"Name": name, "WithDecryption": True}).encode()
-        return str(json.loads(self._send("ssm", head, body))["Parameter"]["Value"])
-
     def metrics(self, namespace: str, datums: list[dict[str, Any]]) -> None:
         """PutMetricData."""
         form = {"Action": "PutMetricData", "Version": "2010-08-01", "Namespace": namespace}

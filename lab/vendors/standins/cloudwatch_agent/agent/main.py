@@ -61,7 +61,6 @@ def start(version: str) -> None:
 def run(settings: dict[str, Any]) -> None:
     """Collect and send until the process is ended."""
     about = json.loads(aws.imds("dynamic/instance-identity/document") or "{}")
-    about["hostname"] = aws.imds("meta-data/hostname") if about else ""
     if not about:
         # Its translator asks for a region that nobody gives; that it then sends nothing is assumed.
         say("E! EC2 metadata is not available, nothing is sent" + _MARK)
@@ -84,7 +83,7 @@ def run(settings: dict[str, Any]) -> None:
                 if stream.waiting and stream.send(now):
                     tail.keep()
             if plan.gpu and now >= due:
-                due += plan.gpu.interval * (1 + (now - due) // plan.gpu.interval)
+                due += plan.interval * (1 + (now - due) // plan.interval)
                 outbox.add(_measured(plan, appended, now), now)
             outbox.send(now)
         time.sleep(_TICK)

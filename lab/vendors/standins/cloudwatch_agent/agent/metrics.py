@@ -1,8 +1,7 @@
 """Measurements as CloudWatch gets them: dimensions, aggregated series, batches.
 
 github:aws/amazon-cloudwatch-agent plugins/outputs/cloudwatch/{cloudwatch,convert_otel}.go,
-plugins/processors/ec2tagger/ec2tagger.go, internal/cloudwatch/unit.go
-@ab55b8daa204e95c42c0267ee5aa49ec3b3a7317
+plugins/processors/ec2tagger/ec2tagger.go @ab55b8daa204e95c42c0267ee5aa49ec3b3a7317
 """
 
 from __future__ import annotations
@@ -22,60 +21,41 @@ if TYPE_CHECKING:
 
     Datum = Dict[str, Any]
 
-MOST_DIMENSIONS = 30
 MOST_DATUMS = 1000
-_SIZES = ["Bytes", "Kilobytes", "Megabytes", "Gigabytes", "Terabytes"]
-_SIZES += ["Bits", "Kilobits", "Megabits", "Gigabits", "Terabits"]
-_UNITS = ["Seconds", "Microseconds", "Milliseconds", "Percent", "Count", "Count/Second", "None"]
-_UNITS += [*_SIZES, *(f"{size}/Second" for size in _SIZES)]
-_KNOWN = {unit.lower(): unit for unit in _UNITS}
-_LARGEST = 2.0**360
 
 
 def datums(plan: Plan, gpus: list[Gpu], appended: dict[str, str], hostname: str) -> list[Datum]:
     """The datums of one reading. `appended` has a value for each appended dimension."""
     made: list[Datum] = []
-    own = plan.gpu
-    if own is None:
-        return made
     for dimensions, fields, moment in gpus:
-        whole = dict(dimensions, **own.appended)
+        whole = dict(dimensions)
         for name in plan.appended:
             if appended.get(name):
                 whole.setdefault(name, appended[name])
-        if plan.host and not plan.tagged:
+        if plan.host:
             whole["host"] = hostname
         for field, value in fields.items():
-            called = own.names.get(field)
-            if called is None or abs(value) > _LARGEST:
+            if field not in plan.units:
                 continue
-            unit = _KNOWN.get(own.units[field].lower(), "None")
             for place, chosen in enumerate(rolled_up(whole, plan.rollups)):
-                if place == 0 and called in own.dropped:
+                if place == 0 and field in plan.dropped:
                     continue
-                made.append(
-                    {
-                        "MetricName": called,
-                        "Dimensions": chosen,
-                        "Timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)),
-                        "Unit": unit,
-                        "Value": float(value),
-                        "StorageResolution": 1 if own.high_resolution else 60,
-                    }
-                )
+                made.append({
+                    "MetricName": "nvidia_smi_" + field,
+                    "Dimensions": chosen,
+                    "Timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)),
+                    "Unit": plan.units[field],
+                    "Value": float(value),
+                    "StorageResolution": 1 if plan.interval < 60 else 60,
+                })  # fmt: skip
     return made
 
 
 def rolled_up(dimensions: dict[str, str], sets: list[list[str]]) -> list[list[Datum]]:
     """The dimensions of the series itself, then those of each aggregated series."""
-    ordered = sorted(dimensions, key=lambda name: (name != "host", name))[:MOST_DIMENSIONS]
-    dimension_sets = [
-        [{"Name": name, "Value": dimensions[name]} for name in ordered if dimensions[name]]
-    ]
-    for names in sets:
-        if len(names) < len(dimension_sets[0]) and all(dimensions.get(name) for name in names):
-            dimension_sets.append([{"Name": name, "Value": dimensions[name]} for name in names])
-    return dimension_sets
+    chosen = [sorted(dimensions, key=lambda name: (name != "host", name))]
+    chosen += [s for s in sets if len(s) < len(chosen[0]) and all(dimensions.get(n) for n in s)]
+    return [[{"Name": n, "Value": dimensions[n]} for n in names] for names in chosen]
 
 
 class Outbox:

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     Sent = Dict[str, Any]
 
 MOST_EVENTS = 10000
-MOST_BYTES = 1024 * 1024
-_HEADER = 200  # bytes that an event counts besides its text
-_LONGEST = 256 * 1024 * 4 - _HEADER
-_TRUNCATED = "[Truncated...]"
 _OLDEST, _NEWEST = 14 * 86400, 2 * 3600
 
 
@@ -35,10 +31,9 @@ class Stream:
         self.source, self.caller, self.flush, self.say = source, caller, flush, say
         self.place = f"{source.group}/{source.stream}"
         self.waiting: list[Sent] = []
-        self.bytes, self.since = 0, 0.0
-        self.last: float | None = (
-            None  # the time of an event without one is that of the event before
-        )
+        self.since = 0.0
+        # The time of an event without one is that of the event before.
+        self.last: float | None = None
         self.retry_at, self.retries = 0.0, 0
         self.retention_asked = False
 
@@ -53,22 +48,17 @@ class Stream:
                 return
             self.last = seconds
         moment = now if self.last is None else self.last
-        if len(text.encode()) > _LONGEST:
-            text = (
-                text.encode()[: _LONGEST - len(_TRUNCATED)].decode("utf-8", "ignore") + _TRUNCATED
-            )
         if not self.waiting:
             self.since = now
         self.waiting.append({"timestamp": int(moment * 1000), "message": text})
-        self.bytes += len(text.encode()) + _HEADER
 
     def send(self, now: float) -> bool:
         """Send what waits when it is time. True when nothing is left unsent."""
-        full = len(self.waiting) >= MOST_EVENTS or self.bytes >= MOST_BYTES
+        full = len(self.waiting) >= MOST_EVENTS
         due = self.waiting and (full or now - self.since >= self.flush)
         if not due or now < self.retry_at:
             return not self.waiting
-        batch = _batch(self.waiting)
+        batch = self.waiting[:MOST_EVENTS]
         try:
             self._put(batch)
         except AwsError as error:
@@ -81,7 +71,6 @@ class Stream:
             self._again(error, now)
             return False
         self.waiting = self.waiting[len(batch) :]
-        self.bytes = sum(len(event["message"].encode()) + _HEADER for event in self.waiting)
         self.since, self.retries = now, 0
         return not self.waiting
 
@@ -141,13 +130,3 @@ class Stream:
                     )
         except (AwsError, OSError) as error:
             self.say(f"E! failed to update retention policy for {self.source.group}: {error}")
-
-
-def _batch(events: list[Sent]) -> list[Sent]:
-    size, count = 0, 0
-    for event in events[:MOST_EVENTS]:
-        size += len(event["message"].encode()) + _HEADER
-        if size > MOST_BYTES and count:
-            break
-        count += 1
-    return events[:count]

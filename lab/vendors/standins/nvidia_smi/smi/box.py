@@ -19,7 +19,6 @@ INSTANCE = ROOT + "/etc/kiln-lab/instance.json"
 FAULTS = ROOT + "/etc/kiln-lab/nvidia-smi-faults.json"
 OWN_FAULTS = ROOT + "/var/lib/kiln-lab/nvidia-smi-faults.json"
 JOURNAL = ROOT + "/run/kiln-lab/nvidia-smi.log"
-IMDS = os.environ.get("KILN_LAB_IMDS", "169.254.169.254:80")
 
 
 def read_json(path: str) -> Any:
@@ -68,55 +67,13 @@ def covers(spans: list[list[int]], version: int) -> bool:
 
 
 def machine() -> dict[str, str]:
-    """instance_type and instance_id of this guest, from the lab's file or from IMDSv2.
-
-    The lab's file has `host` too: the number of the host that the instance is on.
-
-    IMDS is queried once per boot; the answer is kept under /run.
-    """
-    instance = read_json(INSTANCE)
-    if isinstance(instance, dict) and instance.get("instance_type"):
-        return {
-            "instance_type": str(instance["instance_type"]),
-            "instance_id": str(instance.get("instance_id", "i-lab")),
-            "host": str(instance.get("host", "1")),
-        }
-    cached = read_json(RUN + "/machine.json")
-    if isinstance(cached, dict):
-        return cached
-    token = _http("PUT", "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds: 60")
-    header = f"X-aws-ec2-metadata-token: {token}"
-    metadata = {
-        key: _http("GET", f"/latest/meta-data/{key.replace('_', '-')}", header) if token else ""
-        for key in ("instance_type", "instance_id")
+    """instance_type and instance_id of this guest, and the number of its host, from the lab."""
+    instance = read_json(INSTANCE) or {}
+    return {
+        "instance_type": str(instance.get("instance_type", "")),
+        "instance_id": str(instance.get("instance_id", "i-lab")),
+        "host": str(instance.get("host", "1")),
     }
-    if metadata["instance_type"]:
-        try:
-            write_json(RUN + "/machine.json", metadata)
-        except OSError:
-            pass  # not root: the next call queries IMDS again
-    return metadata
-
-
-def _http(method: str, path: str, header: str) -> str:
-    # Importing http.client takes longer than the request.
-    import socket
-
-    host, _, port = IMDS.partition(":")
-    request = f"{method} {path} HTTP/1.0\r\nHost: {host}\r\n{header}\r\nContent-Length: 0\r\n\r\n"
-    try:
-        with socket.create_connection((host, int(port)), timeout=2) as link:
-            link.sendall(request.encode())
-            answer = b""
-            while True:
-                part = link.recv(65536)
-                if not part:
-                    break
-                answer += part
-    except OSError:
-        return ""
-    head, _, body = answer.partition(b"\r\n\r\n")
-    return body.decode().strip() if b" 200 " in head.split(b"\r\n", 1)[0] else ""
 
 
 def faults() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The GPUs of this machine and their state.
 
-Two files hold the state. What a card keeps in its InfoROM (the MIG mode of Ampere, ECC) is in
+Two files hold the state. What a card keeps in its InfoROM (the MIG mode of Ampere) is in
 /var/lib and is valid only on the instance that wrote it: an AMI does not contain the card. What the
 driver keeps is in /run and is lost at a reboot: instances, persistence mode, clocks, and the MIG
 mode of Hopper and later.
@@ -63,7 +63,7 @@ class Lab:
     def save(self) -> None:
         """Write both state files. Raises OSError for a user without permission."""
         box.write_json(STATE, {gpu.uuid: gpu.state for gpu in self.gpus})
-        kept = {g.uuid: {k: g.state[k] for k in ("mig_pending", "ecc_pending")} for g in self.gpus}
+        kept = {gpu.uuid: {"mig_pending": gpu.state["mig_pending"]} for gpu in self.gpus}
         box.write_json(INFOROM, kept)
 
 
@@ -90,17 +90,16 @@ def load(driver: dict[str, Any]) -> Lab:
     volatile = box.read_json(STATE) or {}
     inforom = box.read_json(INFOROM) or {}
     for gpu in gpus:
-        gpu.state = volatile.get(gpu.uuid) or _fresh(gpu, inforom.get(gpu.uuid, {}))
+        kept = gpu.ampere and bool(inforom.get(gpu.uuid, {}).get("mig_pending"))
+        fresh: dict[str, Any] = {
+            "mig": kept,
+            "mig_pending": kept,
+            "pm": False,
+            "app": None,
+            "instances": [],
+        }
+        gpu.state = volatile.get(gpu.uuid) or fresh
     return lab
-
-
-def _fresh(gpu: Gpu, inforom: dict[str, Any]) -> dict[str, Any]:
-    mig = bool(inforom.get("mig_pending")) if gpu.ampere else False
-    ecc = bool(inforom.get("ecc_pending", True))
-    return {
-        "mig": mig, "mig_pending": mig, "ecc": ecc, "ecc_pending": ecc, "pm": False,
-        "app": None, "instances": [],
-    }  # fmt: skip
 
 
 class Locked:

@@ -19,131 +19,96 @@ if TYPE_CHECKING:
 INVALID, PERMISSION, NOT_FOUND, IN_USE, RESOURCES = 2, 4, 6, 19, 23
 CODES = {"Invalid Argument": INVALID, "Insufficient Permissions": PERMISSION,
          "In use by another client": IN_USE, "Insufficient Resources": RESOURCES}  # fmt: skip
+NO_INSTANCES = ("No GPU instances found: Not Found\n", NOT_FOUND)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> Result:
+    """A table: the lines of its head, then each row of one or more lines, with rules between."""
+    rule = "+" + "-" * (len(head[0]) - 2) + "+"
+    lines = [rule, *head, rule.replace("-", "=").replace("+", "|")]
+    for row in rows:
+        lines += [*row, rule]
+    return "\n".join(lines) + "\n", 0
+
+
+def _gap(lab: Lab) -> str:
+    """What the tables are wider by since 565."""
+    return "  " if lab.branch >= 565 else ""
 
 
 def list_profiles(lab: Lab, gpus: list[Gpu], _o: dict[str, Any]) -> Result:
     """-lgip"""
-    able = [gpu for gpu in gpus if gpu.mig is not None]
-    if not able:
-        return "No MIG-supported devices found.\n", NOT_FOUND
-    wide = 2 if lab.branch >= 565 else 0
-    rule = "+" + "-" * (77 + wide) + "+"
-    gap = " " * wide
-    lines = [
-        rule,
+    gap = _gap(lab)
+    head = [
         f"| GPU instance profiles:                                                      {gap}|",
         f"| GPU   Name             {gap}ID    Instances   Memory     P2P    SM    DEC   ENC  |",
         f"|                        {gap}      Free/Total   GiB              CE    JPEG  OFA  |",
-        "|" + "=" * (77 + wide) + "|",
     ]
-    for gpu in able:
-        for p in mig.profiles(gpu, lab.branch):
-            name = f"MIG {p['profile']}"
-            lines += [
-                f"|{gpu.index:>4}  {name:<{16 + wide}}{p['id']:>4}"
-                f"     {mig.free_count(gpu, lab.branch, p)}/{p['max']}        {p['gib'] or 0:<6.2f}"
-                f"     No     {p['sm'] or 0:<3}    {p['dec']}     {p['enc']}   |",
-                f"|{'':>{61 + wide}}{p['ce']:<6}{p['jpeg']:<6}{p['ofa']}   |",
-                rule,
-            ]
-    return "\n".join(lines) + "\n", 0
+    rows = [
+        [
+            f"|{gpu.index:>4}  {'MIG ' + p['profile']:<{16 + len(gap)}}{p['id']:>4}"
+            f"     {mig.free_count(gpu, lab.branch, p)}/{p['max']}        {p['gib'] or 0:<6.2f}"
+            f"     No     {p['sm'] or 0:<3}    {p['dec']}     {p['enc']}   |",
+            f"|{'':>{61 + len(gap)}}{p['ce']:<6}{p['jpeg']:<6}{p['ofa']}   |",
+        ]
+        for gpu in gpus
+        for p in mig.profiles(gpu, lab.branch)
+    ]
+    return _table(head, rows)
 
 
 def list_placements(lab: Lab, gpus: list[Gpu], _o: dict[str, Any]) -> Result:
     """-lgipp"""
-    able = [gpu for gpu in gpus if gpu.mig is not None]
-    if not able:
-        return "No MIG-supported devices found.\n", NOT_FOUND
-    lines = []
-    for gpu in able:
+    out = ""
+    for gpu in gpus:
         for p in mig.profiles(gpu, lab.branch):
             word = "Placements:" if len(p["starts"]) > 1 else "Placement :"
             starts = ",".join(str(s) for s in p["starts"])
-            lines.append(
-                f"GPU {gpu.index:>2} Profile ID {p['id']:>2} {word} {{{starts}}}:{p['memory']}"
-            )
-    return "\n".join(lines) + "\n", 0
+            out += f"GPU {gpu.index:>2} Profile ID {p['id']:>2} {word} {{{starts}}}:{p['memory']}\n"
+    return out, 0
 
 
 def list_instances(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Result:
     """-lgi"""
-    rows = _chosen(lab, gpus, options)
-    if not rows:
-        return "No GPU instances found: Not Found\n", NOT_FOUND
-    wide = 2 if lab.branch >= 565 else 0
-    gap = " " * wide
-    rule = "+" + "-" * (55 + wide) + "+"
-    lines = [
-        rule,
+    chosen = _chosen(lab, gpus, options)
+    if not chosen:
+        return NO_INSTANCES
+    gap = _gap(lab)
+    head = [
         f"| GPU instances:                                        {gap}|",
         f"| GPU   Name             {gap}Profile  Instance   Placement  |",
         f"|                        {gap}  ID       ID       Start:Size |",
-        "|" + "=" * (55 + wide) + "|",
     ]
-    for gpu, i in rows:
+    rows = []
+    for gpu, i in chosen:
         size = mig.find_profile(gpu, lab.branch, i["profile"])
         place = f"{i['start']}:{size['memory'] if size else 0}"
-        lines += [
-            f"|{gpu.index:>4}  {'MIG ' + i['profile']:<{18 + wide}}{i['profile_id']:>4}"
-            f"       {i['id']:>2}          {place}     |",
-            rule,
-        ]
-    return "\n".join(lines) + "\n", 0
+        rows.append([
+            f"|{gpu.index:>4}  {'MIG ' + i['profile']:<{18 + len(gap)}}{i['profile_id']:>4}"
+            f"       {i['id']:>2}          {place}     |"
+        ])  # fmt: skip
+    return _table(head, rows)
 
 
 def list_compute(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Result:
     """-lci"""
-    chosen = _chosen(lab, gpus, options)
-    if not chosen:
-        return "No GPU instances found: Not Found\n", NOT_FOUND
-    rows = [
-        (g, i, ci) for g, i in chosen for ci in i["cis"] if options["ci"] in (None, str(ci["id"]))
-    ]
-    if not rows:
-        return "No compute instances found: Not Found\n", NOT_FOUND
-    rule = "+" + "-" * 68 + "+"
-    lines = [
-        rule,
+    chosen = _chosen_compute(lab, gpus, options)
+    if isinstance(chosen, tuple):
+        return chosen
+    head = [
         "| Compute instances:                                                 |",
         "| GPU     GPU       Name             Profile   Instance   Placement  |",
         "|       Instance                       ID        ID       Start:Size |",
         "|         ID                                                         |",
-        "|" + "=" * 68 + "|",
     ]
-    for gpu, i, ci in rows:
+    rows = []
+    for gpu, i, ci in chosen:
         place = f"{ci['start']}:{ci['slices']}"
-        lines += [
+        rows.append([
             f"|{gpu.index:>4}{i['id']:>7}       {'MIG ' + ci['name']:<17}{ci['profile_id']:>5}"
-            f"{ci['id']:>10}{place:>13}     |",
-            rule,
-        ]
-    return "\n".join(lines) + "\n", 0
-
-
-def list_compute_profiles(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Result:
-    """-lcip"""
-    chosen = _chosen(lab, gpus, options)
-    if not chosen:
-        return "No GPU instances found: Not Found\n", NOT_FOUND
-    rule = "+" + "-" * 86 + "+"
-    lines = [
-        rule,
-        "| Compute instance profiles:                                                           |",
-        "| GPU     GPU       Name             Profile  Instances   Exclusive       Shared       |",
-        "|       Instance                       ID     Free/Total     SM       DEC   ENC   OFA  |",
-        "|         ID                                                          CE    JPEG       |",
-        "|" + "=" * 86 + "|",
-    ]
-    for gpu, instance in chosen:
-        for p in mig.compute_profiles(gpu, lab.branch, instance):
-            star, whole = "*" if p["default"] else " ", p["whole"]
-            lines += [
-                f"|{gpu.index:>4}{instance['id']:>7}       {'MIG ' + p['name']:<17}{p['id']:>5}{star}"
-                f"{p['free']:>6}/{p['max']:<3}{p['sm']:>11}{whole['dec']:>9}{whole['enc']:>6}{whole['ofa']:>6}   |",
-                f"|{'':>70}{whole['ce']:>1}{whole['jpeg']:>6}         |",
-                rule,
-            ]
-    return "\n".join(lines) + "\n", 0
+            f"{ci['id']:>10}{place:>13}     |"
+        ])  # fmt: skip
+    return _table(head, rows)
 
 
 def _chosen(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> list[tuple[Gpu, dict[str, Any]]]:
@@ -152,6 +117,20 @@ def _chosen(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> list[tuple[Gp
         (gpu, i) for gpu in gpus if gpu.state["mig"] for i in mig.instances(gpu, lab.branch)
         if wanted is None or str(i["id"]) in wanted
     ]  # fmt: skip
+
+
+def _chosen_compute(
+    lab: Lab, gpus: list[Gpu], options: dict[str, Any]
+) -> list[tuple[Gpu, dict[str, Any], dict[str, Any]]] | Result:
+    chosen = _chosen(lab, gpus, options)
+    if not chosen:
+        return NO_INSTANCES
+    wanted = options["ci"].split(",") if options["ci"] else None
+    rows = [
+        (g, i, ci) for g, i in chosen for ci in i["cis"]
+        if wanted is None or str(ci["id"]) in wanted
+    ]  # fmt: skip
+    return rows or ("No compute instances found: Not Found\n", NOT_FOUND)
 
 
 def create_instances(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Result:
@@ -210,7 +189,7 @@ def create_compute_instances(lab: Lab, gpus: list[Gpu], options: dict[str, Any])
     """-cci [a,b,...] [-gi ...]: without a name, the default profile on each GPU instance."""
     chosen = _chosen(lab, gpus, options)
     if not chosen:
-        return "No GPU instances found: Not Found\n", NOT_FOUND
+        return NO_INSTANCES
     out = ""
     for gpu, instance in chosen:
         for wanted in options["cci"].split(",") if options["cci"] else [None]:
@@ -225,7 +204,7 @@ def destroy_instances(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Res
     """-dgi [-gi ...]: an instance that still has a compute instance is in use."""
     chosen = _chosen(lab, gpus, options)
     if not chosen:
-        return "No GPU instances found: Not Found\n", NOT_FOUND
+        return NO_INSTANCES
     out = ""
     for gpu, instance in chosen:
         problem = _may_destroy(lab, gpu) or ("In use by another client" if instance["cis"] else "")
@@ -243,18 +222,9 @@ def destroy_instances(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Res
 
 def destroy_compute(lab: Lab, gpus: list[Gpu], options: dict[str, Any]) -> Result:
     """-dci [-ci ...] [-gi ...]"""
-    chosen = _chosen(lab, gpus, options)
-    if not chosen:
-        return "No GPU instances found: Not Found\n", NOT_FOUND
-    wanted = options["ci"].split(",") if options["ci"] else None
-    rows = [
-        (g, i, c)
-        for g, i in chosen
-        for c in list(i["cis"])
-        if wanted is None or str(c["id"]) in wanted
-    ]
-    if not rows:
-        return "No compute instances found: Not Found\n", NOT_FOUND
+    rows = _chosen_compute(lab, gpus, options)
+    if isinstance(rows, tuple):
+        return rows
     out = ""
     for gpu, instance, ci in rows:
         where = f"compute instance ID {ci['id']:>2} from GPU {gpu.index:>2} GPU instance ID {instance['id']:>2}"
@@ -278,22 +248,31 @@ def _may_destroy(lab: Lab, gpu: Gpu) -> str:
 
 ACTIONS: dict[str, Callable[[Lab, list[Gpu], dict[str, Any]], Result]] = {
     "lgip": list_profiles, "lgipp": list_placements, "lgi": list_instances, "lci": list_compute,
-    "lcip": list_compute_profiles, "cgi": create_instances, "cci": create_compute_instances,
-    "dgi": destroy_instances, "dci": destroy_compute,
+    "cgi": create_instances, "cci": create_compute_instances, "dgi": destroy_instances,
+    "dci": destroy_compute,
 }  # fmt: skip
 CHANGES = {"cgi", "cci", "dgi", "dci"}
+# Option → does it take a value: True, False, "optional".
+OPTIONS: dict[str, Any] = {
+    **dict.fromkeys([*ACTIONS, "C"], False),
+    **dict.fromkeys(("cgi", "i", "gi", "ci"), True),
+    "cci": "optional",
+}
 LONG = {
     "list-gpu-instance-profiles": "lgip", "list-gpu-instance-possible-placements": "lgipp",
     "list-gpu-instances": "lgi", "list-compute-instances": "lci",
-    "list-compute-instance-profiles": "lcip", "create-gpu-instance": "cgi",
-    "create-compute-instance": "cci", "destroy-gpu-instance": "dgi",
+    "create-gpu-instance": "cgi", "create-compute-instance": "cci", "destroy-gpu-instance": "dgi",
     "destroy-compute-instance": "dci", "default-compute-instance": "C", "id": "i",
-    "gpu-instance-id": "gi", "compute-instance-id": "ci", "help": "h",
+    "gpu-instance-id": "gi", "compute-instance-id": "ci",
 }  # fmt: skip
 
 
 def run(lab: Lab, action: str, gpus: list[Gpu], options: dict[str, Any]) -> Result:
     """Run an `nvidia-smi mig` action; returns text and exit code."""
-    if action not in ("lgip", "lgipp") and not any(gpu.state["mig"] for gpu in gpus):
+    if action in ("lgip", "lgipp"):
+        gpus = [gpu for gpu in gpus if gpu.mig is not None]
+        if not gpus:
+            return "No MIG-supported devices found.\n", NOT_FOUND
+    elif not any(gpu.state["mig"] for gpu in gpus):
         return "No MIG-enabled devices found.\n", 0
     return ACTIONS[action](lab, gpus, options)

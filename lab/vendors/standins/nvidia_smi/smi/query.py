@@ -10,41 +10,29 @@ TYPE_CHECKING = False  # typing itself costs start-up time
 if TYPE_CHECKING:
     from typing import Any
 
+_CARD = dict.fromkeys(("timestamp", "gpu_name", "gpu_bus_id", "gpu_serial", "gpu_uuid"), "")
 # The fields of the smaller query options → their unit in the heading.
-REMAPPED = {
-    "timestamp": "", "gpu_name": "", "gpu_bus_id": "", "gpu_serial": "", "gpu_uuid": "",
-    "remapped_rows.correctable": "", "remapped_rows.correctable_inactive": "",
-    "remapped_rows.uncorrectable": "", "remapped_rows.uncorrectable_inactive": "",
-    "remapped_rows.pending": "", "remapped_rows.failure": "", "remapped_rows.histogram.max": "",
-    "remapped_rows.histogram.high": "", "remapped_rows.histogram.partial": "",
-    "remapped_rows.histogram.low": "", "remapped_rows.histogram.none": "",
-}  # fmt: skip
-APPS = {
-    "timestamp": "", "gpu_name": "", "gpu_bus_id": "", "gpu_serial": "", "gpu_uuid": "",
-    "pid": "", "process_name": "", "used_gpu_memory": "MiB",
+KINDS = {
+    "remapped-rows": {
+        **_CARD, "remapped_rows.correctable": "", "remapped_rows.correctable_inactive": "",
+        "remapped_rows.uncorrectable": "", "remapped_rows.uncorrectable_inactive": "",
+        "remapped_rows.pending": "", "remapped_rows.failure": "",
+        "remapped_rows.histogram.max": "", "remapped_rows.histogram.high": "",
+        "remapped_rows.histogram.partial": "", "remapped_rows.histogram.low": "",
+        "remapped_rows.histogram.none": "",
+    },
+    "compute-apps": {**_CARD, "pid": "", "process_name": "", "used_gpu_memory": "MiB"},
 }  # fmt: skip
 ALIASES = {
-    "compute-apps": {"name": "process_name", "used_memory": "used_gpu_memory"},
-    "remapped-rows": {"remapped_rows.sbe": "remapped_rows.correctable",
-                      "remapped_rows.dbe": "remapped_rows.uncorrectable"},
+    "name": "process_name", "used_memory": "used_gpu_memory",
+    "remapped_rows.sbe": "remapped_rows.correctable",
+    "remapped_rows.dbe": "remapped_rows.uncorrectable",
 }  # fmt: skip
 # What 580's --query-gpu says of an H100's place, where -q says N/A.
 PLATFORM = {
     "platform.chassis_serial_number": "", "platform.slot_number": 0, "platform.tray_index": 0,
     "platform.host_id": 1, "platform.peer_type": "Direct Connected",
     "platform.gpu_fabric_guid": "0x0000000000000000",
-}  # fmt: skip
-RETIRED = {
-    "timestamp": "", "gpu_name": "", "gpu_bus_id": "", "gpu_serial": "", "gpu_uuid": "",
-    "retired_pages.address": "", "retired_pages.cause": "",
-}  # fmt: skip
-CLOCKS = {
-    "timestamp": "", "gpu_name": "", "gpu_bus_id": "", "gpu_serial": "", "gpu_uuid": "",
-    "memory": "MHz", "graphics": "MHz",
-}  # fmt: skip
-KINDS = {
-    "remapped-rows": REMAPPED, "compute-apps": APPS, "retired-pages": RETIRED,
-    "supported-clocks": CLOCKS,
 }  # fmt: skip
 
 
@@ -98,9 +86,9 @@ def query_gpu(lab: Lab, gpus: list[Gpu], names: list[str], options: set[str]) ->
 
 
 def query_other(lab: Lab, gpus: list[Gpu], kind: str, names: list[str], options: set[str]) -> str:
-    """The CSV of --query-remapped-rows, --query-compute-apps and the like. Raises BadField."""
+    """The CSV of --query-remapped-rows and --query-compute-apps. Raises BadField."""
     fields = {f: u for f, u in KINDS[kind].items() if "inactive" not in f or lab.version >= 580159}
-    names = [ALIASES.get(kind, {}).get(name, name) for name in names]
+    names = [ALIASES.get(name, name) for name in names]
     for name in names:
         if name not in fields:
             raise BadField(name)
@@ -112,32 +100,16 @@ def query_other(lab: Lab, gpus: list[Gpu], kind: str, names: list[str], options:
         for short in ("name", "serial", "uuid"):
             values["gpu_" + short] = values[short]
         values["gpu_bus_id"] = values["pci.bus_id"]
-        for row in _rows(kind, gpu, lab.branch):
+        rows: list[dict[str, Any]] = [{}]
+        if kind == "compute-apps":
+            rows = [
+                {"pid": client["pid"], "process_name": client["name"], "used_gpu_memory": 4}
+                for client in box.clients(gpu.index) if client["compute"]
+            ]  # fmt: skip
+        for row in rows:
             full = dict(values, **row)
             out.append(", ".join(_cell(full.get(n), fields[n], options) for n in names))
     return "\n".join(out) + "\n" if out else ""
-
-
-def _rows(kind: str, gpu: Gpu, branch: int) -> list[dict[str, Any]]:
-    if kind == "compute-apps":
-        return [
-            {"pid": client["pid"], "process_name": client["name"], "used_gpu_memory": 4}
-            for client in box.clients(gpu.index) if client["compute"]
-        ]  # fmt: skip
-    if kind == "retired-pages":
-        causes = ("Single Bit ECC", "Double Bit ECC")
-        none = (
-            gpu.model.get("remapper") and branch >= 580
-        )  # a card that remaps rows retires no page
-        return [{"retired_pages.cause": cause} for cause in causes] if none else []
-    if kind == "supported-clocks":
-        low, high, idle, top = gpu.model["mhz"][:4]
-        return [
-            {"memory": memory, "graphics": graphics}
-            for memory in dict.fromkeys((top, idle))
-            for graphics in range(high, low - 1, -15)
-        ]
-    return [{}]
 
 
 def _cell(value: object, unit: str, options: set[str]) -> str:

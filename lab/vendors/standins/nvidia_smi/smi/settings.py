@@ -1,4 +1,4 @@
-"""Commands that change a GPU: MIG mode, reset, persistence, application clocks, ECC."""
+"""Commands that change a GPU: MIG mode, reset, persistence, application clocks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from .gpus import Gpu, Lab
 TYPE_CHECKING = False  # typing itself costs start-up time
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     Result = tuple[str, int]  # text on stdout, exit code
 
 ON = {"1": True, "ENABLED": True, "0": False, "DISABLED": False}
 IN_USE = "In use by another client"
-EARLY = "Terminating early due to previous errors.\n"
 WARNED = "Treating as warning and moving on.\n"
 
 
-def switch(value: str) -> bool | None:
-    """1/ENABLED or 0/DISABLED; None for anything else."""
-    return ON.get(value.upper())
+def _denied(what: str, gpu: Gpu) -> Result:
+    early = "Terminating early due to previous errors.\n"
+    return f"{what} for GPU {gpu.bus_id}: Insufficient Permissions\n{early}", 4
+
+
+def _not_valid(value: str, what: str) -> Result:
+    return f'"{value}" is not a valid {what}. Valid options are 0/DISABLED or 1/ENABLED.\n', 2
 
 
 def mig_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:
@@ -29,9 +31,9 @@ def mig_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:
     Ampere: the driver resets the card. When a client or the hypervisor prevents the reset, the mode
     is pending. Later cards switch at once, unless work runs on them or instances exist.
     """
-    wanted = switch(value)
+    wanted = ON.get(value.upper())
     if wanted is None:
-        return f'"{value}" is not a valid MIG mode. Valid options are 0/DISABLED or 1/ENABLED.\n', 2
+        return _not_valid(value, "MIG mode")
     word, verb = ("enable", "Enabled") if wanted else ("disable", "Disabled")
     out = ""
     for gpu in gpus:
@@ -40,10 +42,8 @@ def mig_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:
             out += f"Unable to {word} MIG Mode for GPU {gpu.bus_id}: Not Supported\n{WARNED}"
             continue
         if not lab.root:
-            return (
-                out
-                + f"Unable to {word} MIG Mode for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}"
-            ), 4
+            text, code = _denied(f"Unable to {word} MIG Mode", gpu)
+            return out + text, code
         state["mig_pending"] = wanted
         problem = "" if state["mig"] == wanted else _obstacle(gpu)
         if problem:
@@ -113,28 +113,20 @@ def reset(lab: Lab, gpus: list[Gpu], _value: str = "") -> Result:
             )
         return out, 255
     for gpu in gpus:
-        state = gpu.state
-        state["mig"], state["instances"] = state["mig_pending"], []
-        state["ecc"] = state["ecc_pending"]
+        gpu.state["mig"], gpu.state["instances"] = gpu.state["mig_pending"], []
     done = "".join(f"GPU {gpu.bus_id} was successfully reset.\n" for gpu in gpus)
     return done + "All done.\n", 0
 
 
 def persistence(lab: Lab, gpus: list[Gpu], value: str) -> Result:
     """-pm 0|1"""
-    wanted = switch(value)
+    wanted = ON.get(value.upper())
     if wanted is None:
-        return (
-            f'"{value}" is not a valid persistence mode. Valid options are 0/DISABLED or 1/ENABLED.\n',
-            2,
-        )
+        return _not_valid(value, "persistence mode")
+    if not lab.root:
+        return _denied("Unable to set persistence mode", gpus[0])
     out, verb = "", "Enabled" if wanted else "Disabled"
     for gpu in gpus:
-        if not lab.root:
-            return (
-                f"Unable to set persistence mode for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
-                4,
-            )
         if gpu.state["pm"] == wanted:
             out += f"Persistence mode is already {verb} for GPU {gpu.bus_id}.\n"
         else:
@@ -148,67 +140,38 @@ def application_clocks(lab: Lab, gpus: list[Gpu], value: str) -> Result:
     parts = value.split(",")
     if len(parts) != 2 or not all(part.isdigit() for part in parts):
         return f"Invalid applications clocks specified: {value}\n", 2
+    if not lab.root:
+        return _denied("Setting applications clocks", gpus[0])
     memory, graphics = (int(part) for part in parts)
+    named = f'"(MEM {memory}, SM {graphics})"'
     out = ""
     for gpu in gpus:
         low, high, idle, top = gpu.model["mhz"][:4]
-        if not lab.root:
-            return (
-                f"Setting applications clocks for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
-                4,
-            )
         if lab.branch >= 590:
             out += f"Setting applications clocks is not supported for GPU {gpu.bus_id}.\n{WARNED}"
         elif memory not in (idle, top) or not low <= graphics <= high:
             out += (
-                f'Specified clock combination "(MEM {memory}, SM {graphics})" is not supported for GPU '
-                f"{gpu.bus_id}. Run 'nvidia-smi -q -d SUPPORTED_CLOCKS' to see list of supported clock "
+                f"Specified clock combination {named} is not supported for GPU {gpu.bus_id}. "
+                "Run 'nvidia-smi -q -d SUPPORTED_CLOCKS' to see list of supported clock "
                 f"combinations\n{WARNED}"
             )
         else:
             gpu.state["app"] = [memory, graphics]
-            out += (
-                f'Applications clocks set to "(MEM {memory}, SM {graphics})" for GPU {gpu.bus_id}\n'
-            )
+            out += f"Applications clocks set to {named} for GPU {gpu.bus_id}\n"
             out += _persistence_warning(gpu)
     return out + "All done.\n", 0
 
 
 def reset_application_clocks(lab: Lab, gpus: list[Gpu], _value: str = "") -> Result:
     """-rac"""
+    if not lab.root:
+        return _denied("Resetting applications clocks", gpus[0])
     for gpu in gpus:
-        if not lab.root:
-            return (
-                f"Resetting applications clocks for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
-                4,
-            )
         gpu.state["app"] = None
     return "All done.\n", 0
 
 
-def ecc(lab: Lab, gpus: list[Gpu], value: str) -> Result:
-    """-e 0|1: effective after a reset or a reboot."""
-    wanted = switch(value)
-    if wanted is None:
-        return f'"{value}" is not a valid ECC mode. Valid options are 0/DISABLED or 1/ENABLED.\n', 2
-    out, verb = "", "Enabled" if wanted else "Disabled"
-    unchanged = False
-    for gpu in gpus:
-        if not lab.root:
-            return (
-                f"Unable to set ECC support for GPU {gpu.bus_id}: Insufficient Permissions\n{EARLY}",
-                4,
-            )
-        if gpu.state["ecc_pending"] == wanted:
-            unchanged = True
-            out += f"ECC support is already {verb} for GPU {gpu.bus_id}.\n"
-        else:
-            gpu.state["ecc_pending"] = wanted
-            out += f"{verb} ECC support for GPU {gpu.bus_id}.\n"
-    return out + "All done.\n" + ("" if unchanged else "Reboot required.\n"), 0
-
-
-ACTIONS: dict[str, Callable[[Lab, list[Gpu], str], Any]] = {
+ACTIONS: dict[str, Callable[[Lab, list[Gpu], str], Result]] = {
     "mig": mig_mode, "r": reset, "pm": persistence, "ac": application_clocks,
-    "rac": reset_application_clocks, "e": ecc,
+    "rac": reset_application_clocks,
 }  # fmt: skip

@@ -33,7 +33,6 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
     total, reserved, bar1 = m["mib"]
     instances = mig.devices(gpu, branch) if in_mig else []
     used = sum(16 for _ in instances)
-    ecc = 0 if state["ecc"] else None
     power = watts[0]
     gsp = m.get("gsp") and (lab.driver["kernel_module"] == "open" or m["arch"] not in ("Turing",))
     old_clocks = branch < 590
@@ -41,51 +40,38 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
     margin = 87 - heat[0] if m.get("tlimit") else None
     averages = m["arch"] in ("Ada Lovelace", "Hopper", "Blackwell")
     v: dict[str, Any] = {
-        "timestamp": now(), "driver_version": lab.driver["version"], "count": len(lab.gpus),
-        "name": m["product"], "brand": "NVIDIA", "architecture": m["arch"],
+        **box.data("constants"), "timestamp": now(), "driver_version": lab.driver["version"],
+        "count": len(lab.gpus), "name": m["product"], "architecture": m["arch"],
         "serial": gpu.serial, "uuid": gpu.uuid, "index": gpu.index, "minor_number": gpu.index,
         "pdi": "0x" + gpu.uuid.replace("-", "")[3:19], "hostname": None,
         "board_id": "0x" + f"{int(bus + device, 16):x}", "board_part_number": m["board"],
         "gpu_part_number": m["part"], "vbios_version": m["vbios"],
         "inforom.img": m["board"].split("-")[1][1:] + ".0200.00.05" if "-" in m["board"] else None,
-        "inforom.oem": "2.1", "inforom.ecc": m["ecc"], "inforom.checksum_validation": "valid",
-        "pci.bus_id": gpu.bus_id, "pci.domain": "0x0000", "pci.bus": "0x" + bus,
+        "inforom.ecc": m["ecc"], "pci.bus_id": gpu.bus_id, "pci.bus": "0x" + bus,
         "pci.device": "0x" + device, "pci.device_id": "0x" + m["pci"],
-        "pci.sub_device_id": "0x" + m["sub"], "pci.baseClass": "0x3", "pci.subClass": "0x2",
-        "pcie.link.gen.current": m["pcie"], "pcie.link.gen.gpucurrent": m["pcie"],
-        "pcie.link.gen.max": m["pcie"], "pcie.link.gen.gpumax": m["pcie"],
-        "pcie.link.width.current": 16, "pcie.link.width.max": 16,
+        "pci.sub_device_id": "0x" + m["sub"], "pcie.link.gen.current": m["pcie"],
+        "pcie.link.gen.gpucurrent": m["pcie"], "pcie.link.gen.max": m["pcie"],
+        "pcie.link.gen.gpumax": m["pcie"],
         "display_mode": DEPRECATED if branch >= 580 else "Enabled" if branch >= 530 else "Disabled",
-        "display_attached": "Yes", "display_active": "Disabled",
         "persistence_mode": "Enabled" if state["pm"] else "Disabled",
         "addressing_mode": "HMM" if hmm else "None",
-        "accounting.mode": "Disabled", "accounting.buffer_size": 4000,
         "reset_status.reset_required": DEPRECATED if branch >= 570 else "No",
         "reset_status.drain_and_reset_recommended": DEPRECATED if branch >= 570 else "No",
         "gpu_recovery_action": "Reset" if _reset_needed(gpu) else "None",
         "pstate": "P0" if m["mhz"][3] == m["mhz"][2] else "P8", "fan.speed": m.get("fan"),
         "memory.total": total, "memory.reserved": reserved, "memory.used": used,
-        "memory.free": total - reserved - used, "bar1.total": bar1, "bar1.used": 1,
-        "bar1.free": bar1 - 1, "protected_memory.total": 0, "protected_memory.used": 0,
-        "protected_memory.free": 0, "compute_mode": "Default", "compute_cap": m["cc"],
-        "encoder.stats.sessionCount": 0, "encoder.stats.averageFps": 0,
-        "encoder.stats.averageLatency": 0,
-        "ecc.mode.current": "Enabled" if state["ecc"] else "Disabled",
-        "ecc.mode.pending": "Enabled" if state["ecc_pending"] else "Disabled",
-        "ecc.count": ecc, "ecc.threshold": "No" if state["ecc"] else None, "repair.pending": "No",
-        "retired_pages.pending": None if m.get("remapper") else "No",
+        "memory.free": total - reserved - used, "bar1.total": bar1, "bar1.free": bar1 - 1,
+        "compute_cap": m["cc"], "retired_pages.pending": None if m.get("remapper") else "No",
         "retired_pages.single_bit_ecc.count": None if m.get("remapper") else 0,
         "retired_pages.double_bit.count": None if m.get("remapper") else 0,
         "temperature.gpu": heat[0], "temperature.shutdown": heat[1],
         "temperature.slowdown": heat[2], "temperature.max": heat[3], "temperature.memory": heat[4],
         "temperature.memory.max": heat[5], "temperature.gpu.tlimit": margin,
-        "power.management": "Enabled" if branch >= 580 else "Supported",
-        "power.draw": power, "power.draw.instant": power,
-        "power.draw.average": power if averages else None,
-        "power.draw.memory": m.get("memory_watts"),
-        "power.limit": limit, "enforced.power.limit": limit, "power.default_limit": watts[1],
-        "power.min_limit": watts[2], "power.max_limit": watts[3],
-        "power_state": "P0" if branch < 590 else DEPRECATED,
+        "power.management": "Enabled" if branch >= 580 else "Supported", "power.draw": power,
+        "power.draw.instant": power, "power.draw.average": power if averages else None,
+        "power.draw.memory": m.get("memory_watts"), "power.limit": limit,
+        "enforced.power.limit": limit, "power.default_limit": watts[1], "power.min_limit": watts[2],
+        "power.max_limit": watts[3], "power_state": "P0" if branch < 590 else DEPRECATED,
         "clocks.current.graphics": sm_idle, "clocks.current.sm": sm_idle,
         "clocks.current.memory": mem_idle, "clocks.current.video": video_idle,
         "clocks.applications.graphics": app[1] if old_clocks else DEPRECATED,
@@ -107,8 +93,7 @@ def snapshot(lab: Lab, gpu: Gpu) -> dict[str, Any]:
     if gpu.mig is not None:
         v["mig.mode.current"] = "Enabled" if in_mig else "Disabled"
         v["mig.mode.pending"] = "Enabled" if state["mig_pending"] else "Disabled"
-    _events(v)
-    _errors(v, m, ecc)
+    _errors(v, bool(m.get("remapper")))
     if m.get("remapper") and not instances:
         # NVML does not report remapped rows while MIG instances exist.
         _remapped_rows(v, m["remapper"])
@@ -122,36 +107,20 @@ def _reset_needed(gpu: Gpu) -> bool:
     return bool(gpu.ampere and gpu.state["mig"] != gpu.state["mig_pending"])
 
 
-def _events(v: dict[str, Any]) -> None:
-    for key in (
-        "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "hw_thermal_slowdown",
-        "hw_power_brake_slowdown", "sw_thermal_slowdown", "sync_boost",
-    ):  # fmt: skip
-        v["clocks_event_reasons." + key] = "Not Active"
-    v["clocks_event_reasons.gpu_idle"] = "Active"
-    v["clocks_event_reasons.active"] = "0x0000000000000001"
-    v["clocks_event_reasons.supported"] = "0x00000000000001FF"
-    for key in ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown",
-                "hw_power_brake_slowdown"):  # fmt: skip
-        v["clocks_event_reasons_counters." + key] = 0
-
-
-def _errors(v: dict[str, Any], model: dict[str, Any], ecc: int | None) -> None:
+def _errors(v: dict[str, Any], remapper: bool) -> None:
+    """Counts of 0; a card that remaps rows counts other parts than one that retires pages."""
+    parts = ["dram", "sram", "total", "device_memory"]
+    if not remapper:
+        parts += ["register_file", "l1_cache", "l2_cache", "texture_memory", "cbu"]
     for kind in ("corrected", "uncorrected"):
         for span in ("volatile", "aggregate"):
-            for part in ("dram", "sram", "total", "device_memory"):
-                v[f"ecc.errors.{kind}.{span}.{part}"] = ecc
-            if not model.get("remapper"):
-                for part in ("register_file", "l1_cache", "l2_cache", "texture_memory", "cbu"):
-                    v[f"ecc.errors.{kind}.{span}.{part}"] = ecc
-    for span in ("volatile", "aggregate"):
+            v.update({f"ecc.errors.{kind}.{span}.{part}": 0 for part in parts})
+    if remapper:
+        for part in ("parity", "secded", "l2", "sm", "mcu", "pcie", "other"):
+            v[f"ecc.errors.uncorrected.aggregate.sram.{part}"] = 0
         for part in ("parity", "secded"):
-            v[f"ecc.errors.uncorrected.{span}.sram.{part}"] = ecc if model.get("remapper") else None
-    for part in ("l2", "sm", "mcu", "pcie", "other"):
-        v[f"ecc.errors.uncorrected.aggregate.sram.{part}"] = ecc if model.get("remapper") else None
-    v["ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"] = (
-        "No" if model.get("remapper") and ecc == 0 else None
-    )
+            v[f"ecc.errors.uncorrected.volatile.sram.{part}"] = 0
+        v["ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"] = "No"
 
 
 def _remapped_rows(v: dict[str, Any], banks: int) -> None:

@@ -54,7 +54,7 @@ def _cpus(lab: Lab, gpu: Gpu) -> str:
     return f"{low}-{low + quarter - 1},{2 * quarter + low}-{2 * quarter + low + quarter - 1}"
 
 
-def nvlink(lab: Lab, gpus: list[Gpu]) -> tuple[str, int]:
+def nvlink(gpus: list[Gpu]) -> str:
     """nvlink -s"""
     out = ""
     for gpu in gpus:
@@ -66,4 +66,4 @@ def nvlink(lab: Lab, gpus: list[Gpu]) -> tuple[str, int]:
             f"\t Link {n}: {'<inactive>' if gpu.state['mig'] else f'{speed:g} GB/s'}\n"
             for n in range(links)
         )
-    return out, 0
+    return out

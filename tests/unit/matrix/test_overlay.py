@@ -1,0 +1,383 @@
+"""Overlays: the worked example of docs/overlay.md, and mistakes in one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiln import components, facts
+from kiln.base.errors import KilnError
+from kiln.base.paths import KNOWLEDGE, ROOT, packer_dir
+from kiln.base.recipe import Recipe
+from kiln.cli.matrix import check_answer
+from kiln.compat.engine import check_combination
+from kiln.facts.models import TABLES
+from kiln.facts.tables import read_table, with_overlay
+from kiln.matrix.flags import select
+from kiln.matrix.load import load_recipes
+from kiln.packer import render, validate
+from kiln.packer.render import recipe_digest, write_folders
+from lab.vendors.packages import system
+from tests.unit import caches, shown
+from tests.unit.matrix.overlays import PAGE, unknown_distribution, written
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The page's overlay, in use."""
+    monkeypatch.setenv("KILN_OVERLAY", str(tmp_path / "acme"))
+    caches.forget()
+    yield written(tmp_path / "acme")
+    caches.forget()
+
+
+def al2023(rows: list[Recipe]) -> Recipe:
+    return next(row for row in rows if row.distro.id == "al2023" and row.stack == "lts")
+
+
+def table(name: str) -> dict[str, Any]:
+    """A table of facts as a new process would read it."""
+    fresh: dict[str, Any] = facts.table.__wrapped__(name)
+    return fresh
+
+
+# ------------------------------------------------------------------- what it adds
+
+
+def test_component_is_on_every_image_at_its_place(acme: Path) -> None:
+    *others, own = load_recipes()
+    for row in (*others, own):
+        place = row.components.index("acme-baseline")
+        assert row.components[place - 1] == "tuning", row.name
+    assert (own.name, own.stack) == ("al2023-580.999.01-open-base-x86_64", "acme")
+    assert own.row.file == str(acme / "amis.yaml")
+    assert own.volume == others[0].volume
+    (flags,) = shown.selections(PAGE)
+    assert select([*others, own], **flags) == [own]
+
+
+def test_row_may_leave_component_out(acme: Path) -> None:
+    path = acme / "amis.yaml"
+    head = path.read_text().split("amis:")[0]
+    path.write_text(f"{head}amis:\n- {{distro: al2023, stack: acme, without: [acme-baseline]}}\n")
+    assert "acme-baseline" not in load_recipes()[-1].components
+
+
+def test_script_gets_packages_by_distribution(acme: Path) -> None:
+    path = acme / "components" / "acme-baseline.yaml"
+    lists = "packages: {al2: [jq], al: [jq, tmux], default: [jq=1.7.1]}\n"
+    path.write_text(path.read_text().replace("packages: [jq, tmux]\n", lists))
+    given = {
+        row.distro.id: components.get("acme-baseline").for_recipe(row).env for row in load_recipes()
+    }
+    named = {distro: env["ACME_BASELINE_OS_PACKAGES"] for distro, env in given.items()}
+    assert (named["al2"], named["al2023"], named["debian12"]) == ("jq", "jq tmux", "jq=1.7.1")
+    assert given["al2"]["ACME_SITE"] == "fra"
+
+
+def test_digest_has_each_file_but_not_its_place(
+    acme: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digest() -> str:
+        caches.forget()
+        return recipe_digest(al2023(load_recipes()))
+
+    digests = {digest()}
+    monkeypatch.setenv("KILN_OVERLAY", str(acme.rename(acme.parent / "moved")))
+    assert {digest()} == digests
+    for file in ("runtime/etc/acme/banner", "components/acme-baseline.yaml"):
+        path = acme.parent / "moved" / file
+        path.write_text(path.read_text().replace("fra", "muc").replace("Acme", "Acme Inc"))
+        digests.add(digest())
+    assert len(digests) == 3
+
+
+def test_runtime_file_replaces_ours(acme: Path) -> None:
+    path = acme / "runtime/etc/kiln/mig-config.json"
+    path.parent.mkdir()
+    path.write_text("{}\n")
+    uploaded = render.uploaded_files(al2023(load_recipes()))
+    assert uploaded["runtime/etc/kiln/mig-config.json"] == path
+    assert uploaded["runtime/etc/kiln/gpu-xid.json"].is_relative_to(ROOT)
+
+
+def test_mig_layouts_are_shipped_as_json(acme: Path) -> None:
+    path = acme / "runtime/etc/kiln/mig-config.d/acme.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "version: v1\nmig-configs:\n  acme:\n"
+        "  - {devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}\n"
+    )
+    inputs = render.render(al2023(load_recipes())).inputs
+    assert "runtime/etc/kiln/mig-config.d/acme.yaml" not in inputs
+    shipped = json.loads(inputs["runtime/etc/kiln/mig-config.d/acme.json"])
+    assert list(shipped["mig-configs"]) == ["acme"]
+    path.write_text("version: v2\nmig-configs: {}\n")
+    with pytest.raises(KilnError, match=rf"{path}: version 'v2'"):
+        render.render(al2023(load_recipes())).inputs  # noqa: B018  # it is made when it is read
+
+
+def test_rendered_hcl_finds_the_overlays_files(
+    acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KILN_PACKER_DIR", str(tmp_path / "packer"))
+    row = al2023(load_recipes())
+    folder = write_folders([row], packer_dir())[row.name]
+    assert [str(finding) for finding in validate.check_policy(folder)] == []
+    text = (folder / "build.pkr.hcl").read_text()
+    for name in ("provisioners/acme-baseline.sh", "runtime"):
+        (place,) = re.findall(rf'"\$\{{local\.checkout\}}/(\S*acme/{name})"', text)
+        assert (ROOT / place).resolve() == acme / name
+
+
+def test_facts_of_the_overlay_are_added_to_ours(acme: Path) -> None:
+    ours = facts.table("drivers")["branches"]
+    both = table("drivers")["branches"]
+    assert {"580.999.01", "580.178.04"} <= both["580"]["versions"].keys()
+    assert both["535"] == ours["535"]
+    path = acme / "facts/instances.yaml"
+    path.write_text(path.read_text() + "- {type: p5.48xlarge, efa: 31}\n")
+    types = {entry["type"]: entry for entry in table("instances")["types"]}
+    assert types["p5.12xlarge"]["count"] == 2
+    assert (types["p5.48xlarge"]["efa"], types["p5.48xlarge"]["count"]) == (31, 8)
+    path.write_text("types: []\n")
+    assert table("instances")["types"], "an empty list takes none of ours away"
+
+
+def test_package_name_may_hold_from_a_version_on(acme: Path) -> None:
+    text = "packages: {dcgm: [{when: {from: 4.10}, names: [dcgm-five], source: none}]}\n"
+    (acme / "facts/packages.yaml").write_text(text)
+    caches.forget()
+    fields = {"archive": "rpm", "distro": "al2023", "os": "amazon", "driver_cuda": "13"}
+    of = {version: facts.archive_packages("dcgm", version, **fields) for version in ("4.9", "4.10")}
+    new, old = of["4.10"], of["4.9"]
+    assert new and old
+    assert new.names == ("dcgm-five",)
+    assert old.names != new.names
+
+
+def test_list_entry_counts_before_ours(acme: Path) -> None:
+    def found() -> str:
+        asked = {"distro": "al2023", "driver": "580.178.04", "efa": "1.51.0", "nccl": "2.28.9"}
+        listed = check_combination(**asked, today=date(2026, 11, 21))["findings"]
+        return str([each["message"] for each in listed if each["rule"] == "OFI-NCCL"])
+
+    assert "NCCL >= 2.29.1" not in found()
+    plugin = "plugin: [{from: 1.14.0, nccl: 2.29.1, source: none}]"
+    (acme / "facts/nccl.yaml").write_text(plugin)
+    caches.forget()
+    assert "NCCL >= 2.29.1" in found()
+
+
+def test_release_is_sorted_among_ours(acme: Path) -> None:
+    (acme / "facts/distros.yaml").write_text(
+        "flavors: {parallelcluster: {brings: {3.99.0: {driver: 595.112.07, efa: 1.51.0}}}}\n"
+    )
+    (acme / "facts/cuda.yaml").write_text("releases: {11.0.99: {driver: 450.36.06}}\n")
+    branch = "{kind: PB, end_of_life: '2022-01', native_cuda: '11.1', modules: [proprietary]"
+    (acme / "facts/drivers.yaml").write_text(
+        f"branches: {{'456': {branch}, released: '2021-01', versions: {{}}, source: none}}}}\n"
+    )
+    caches.forget()
+    asked = {"distro": "al2023", "flavor": "parallelcluster", "parallelcluster": "3.99.0"}
+    listed = check_combination(driver="595.112.07", cuda="12.9.99", **asked)["findings"]
+    levels = {finding["rule"]: finding["level"] for finding in listed}
+    assert "PC-OS" not in levels
+    # Between the oldest and the newest that are known, so NVIDIA has no such release.
+    assert levels["CUDA-UNKNOWN"] == "error"
+    assert list(facts.branches()) == sorted(facts.branches())
+
+
+def test_last_of_two_overlays_counts(
+    acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    (other / "runtime/etc/acme").mkdir(parents=True)
+    (other / "runtime/etc/acme/banner").write_text("other\n")
+    monkeypatch.setenv("KILN_OVERLAY", f"{acme}:{other}")
+    uploaded = render.uploaded_files(al2023(load_recipes()))
+    assert uploaded["runtime/etc/acme/banner"].is_relative_to(other)
+    assert uploaded["provisioners/acme-baseline.sh"].is_relative_to(acme)
+
+
+def test_python_component_reads_the_recipe(acme: Path) -> None:
+    (acme / "components/acme-driver.py").write_text(MODULE)
+    (acme / "provisioners/acme-driver.sh").write_text("#@ env ACME_DRIVER  required  x\n")
+    row = al2023(load_recipes())
+    step = components.get("acme-driver").for_recipe(row)
+    assert step.env == {"ACME_DRIVER": row.driver}
+    assert row.components.index("acme-driver") == row.components.index("acme-baseline") + 1
+
+
+MODULE = """from kiln.components.component import Component
+AFTER = "acme-baseline"
+
+def environment(recipe):
+    return {"ACME_DRIVER": recipe.driver}
+
+COMPONENT = Component(name="acme-driver", what="the driver's name", environment=environment)
+"""
+
+
+# ------------------------------------------------------------------- mistakes
+
+BASELINE, DISTROS = "components/acme-baseline.yaml", "facts/distros.yaml"
+MISTAKES = {
+    # file, what is replaced, by what → what the message says
+    "a key": (BASELINE, "env:", "enviroment:", "4:1: enviroment: "),
+    "a place that is not": (BASELINE, "after: tuning", "after: tunning", "2: after: 'tunning'"),
+    "a package": (BASELINE, "jq,", "jq; rm,", "3:11: "),
+    "a distribution": (BASELINE, "[jq, tmux]", "{al2024: [jq]}", "al2024"),
+    "a folder": ("provisionners/x.sh", "", "", "provisionners: "),
+    "a script": ("provisioners/x.sh", "", "", "x.sh: no component runs x.sh"),
+    "twice": ("components/tuning.yaml", "", "{what: a, after: kernel}", "'tuning' exists already"),
+    "a check of ours": ("tests/ami/test_tuning.py", "", "", "test_tuning.py exists already"),
+    "a distribution of the lab's packages": (
+        "lab/packages.yaml", "al2:", "al3:", "1:1: 'al3': the lab passes on",
+    ),
+    "a key of a fact": ("facts/drivers.yaml", "versions", "version", "3:5: "),
+    "a GPU": (
+        "facts/instances.yaml", "gpu: H100-80GB", "gpu: H100-80", "2:28: types.0.gpu: ",
+    ),
+    "a driver of another branch": (
+        "facts/drivers.yaml", "580.999.01:", "590.999.01:", "2:3: branches: 590.999.01",
+    ),
+    "a hash without a source": (
+        "facts/checksums.yaml", "", "files:\n- url: https://a.example/{version}\n"
+        f"  sha256: {{1.0: '{'0' * 64}', 1.1: '{'1' * 64}'}}\n  source: {{'1.0': https://a.example}}\n",
+        "2:3: files.0: source: names no source of the hash of 1.1",
+    ),
+    "a table": ("facts/driver.yaml", "", "", "driver.yaml"),
+    # In the distribution of docs/add-a-distribution.md.
+    "a family": (DISTROS, "family: debian", "family: redhat", "3:13: distros.debian98.family: "),
+    "no family": (DISTROS, "    family: debian\n", "", "3:5: distros.debian98: "),
+    "a kernel": (DISTROS, "default: linux-", "default: linus-", "10:7: distros.debian98.kernels"),
+    "a placeholder": (DISTROS, "latest/{deb_arch}", "latest/{debarch}", "7:29: "),
+    "half a parent": (DISTROS, "{ssm_parameter: ", "{name: ", "7:13: "),
+    "a stack": ("amis.yaml", "stack: acme,", "stack: acne,", "4:27: stack 'acne' is not among"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_mistake_is_named_by_file_and_line(acme: Path, what: str) -> None:
+    file, old, new, message = MISTAKES[what]
+    path = acme / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = path.read_text() if path.exists() else ""
+    text = text or unknown_distribution().get(file, "")
+    assert old in text
+    path.write_text(text.replace(old, new) if old else new)
+    with pytest.raises(KilnError) as caught:
+        load_recipes()
+        for facts_file in (acme / "facts").iterdir():
+            table(facts_file.stem)
+        system.overlay_stand_ins()
+    where = path.parent if what == "a folder" else path
+    assert caught.value.message.startswith(f"{where}:")
+    assert message in caught.value.message
+    assert caught.value.exit_status == 2
+
+
+def test_placeholder_without_value_is_named(acme: Path) -> None:
+    path = acme / "facts/packages.yaml"
+    path.write_text("packages:\n  kernel-tools:\n  - {names: ['x{module}'], source: none}\n")
+    caches.forget()
+    with pytest.raises(KilnError, match=r"kernel-tools: 'x\{module\}'"):
+        components.get("kernel").for_recipe(al2023(load_recipes()))
+    path = acme / BASELINE
+    path.write_text(path.read_text() + "downloads: {ACME: 'https://a.example/{machine}'}\n")
+    components._by_name.cache_clear()
+    with pytest.raises(KilnError, match=r"5:19: downloads\.ACME: unknown placeholder {machine}"):
+        components.names()
+
+
+# What a whole file of facts may be by mistake; TABLE is a key of the table.
+WRONG_FILES = {
+    "a list": "- 1\n",
+    "an empty value": "TABLE:\n",
+    "an unknown key": "TABLEx: 1\n",
+}
+
+
+@pytest.mark.parametrize("what", WRONG_FILES)
+def test_wrong_file_of_any_facts_is_named(tmp_path: Path, what: str) -> None:
+    (tmp_path / "facts").mkdir()
+    for name in TABLES:
+        known = ours_of(KNOWLEDGE / f"{name}.yaml")
+        key = next(
+            key for key in TABLES[name].model_fields if isinstance(known.get(key), dict | list)
+        )
+        path = tmp_path / "facts" / f"{name}.yaml"
+        text = WRONG_FILES[what].replace("TABLE", key)
+        path.write_text(text)
+        with pytest.raises(KilnError) as caught:
+            with_overlay(known, name, tmp_path)
+        assert caught.value.message.startswith(str(path))
+        assert caught.value.exit_status == 2
+        path.unlink()
+
+
+def test_empty_file_of_facts_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "facts").mkdir()
+    (tmp_path / "facts/efa.yaml").write_text("# nothing yet\n")
+    known = ours_of(KNOWLEDGE / "efa.yaml")
+    assert with_overlay(known, "efa", tmp_path) == known
+
+
+@cache
+def ours_of(path: Path) -> dict[str, Any]:
+    return read_table(path)
+
+
+def test_check_reads_all_facts(acme: Path) -> None:
+    path = acme / "facts/archives.yaml"
+    path.write_text("archives:\n- {name: epel, kind: zip}\n")
+    caches.forget()
+    with pytest.raises(KilnError, match=rf"{path}:2:"):
+        check_answer({}, strict=False)
+
+
+def test_missing_script_is_named(acme: Path) -> None:
+    path = acme / "provisioners/acme-baseline.sh"
+    path.unlink()
+    with pytest.raises(KilnError, match=f"{path} does not exist"):
+        render.render(al2023(load_recipes()))
+
+
+def test_row_that_exists_names_the_other_file(acme: Path) -> None:
+    (acme / "amis.yaml").write_text("amis:\n- {distro: al2023, stack: lts}\n")
+    with pytest.raises(KilnError, match=r"amis\.yaml:2:3: .* exists already \(amis\.yaml:"):
+        load_recipes()
+
+
+def test_missing_overlay_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KILN_OVERLAY", str(tmp_path / "nowhere"))
+    with pytest.raises(KilnError, match="KILN_OVERLAY names") as caught:
+        load_recipes()
+    assert caught.value.exit_status == 2
+
+
+def test_account_setting_of_row_file_or_matrix(
+    acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = (ROOT / "amis.yaml").read_text()
+    ours = tmp_path / "amis.yaml"
+    aws = "  aws: {region: eu-west-1, kms_key_id: alias/ami}\n"
+    ours.write_text(matrix.replace("defaults:\n", f"defaults:\n{aws}", 1))
+    monkeypatch.setenv("KILN_MATRIX", str(ours))
+    path = acme / "amis.yaml"
+    path.write_text("defaults:\n  aws: {region: eu-central-1}\n" + path.read_text())
+    first, *_, own = load_recipes()
+    assert (first.row.account.region, own.row.account.region) == ("eu-west-1", "eu-central-1")
+    assert own.row.account.kms_key_id == "alias/ami"
+    assert own.row.account.origins["kms_key_id"].startswith(f"{ours}:")
+    assert own.row.account.origins["region"].startswith(str(path))

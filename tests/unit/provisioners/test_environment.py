@@ -1,0 +1,121 @@
+"""A provisioner's header declares its environment; a component gives exactly that."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kiln import components
+from kiln.base.errors import KilnError
+from kiln.base.paths import PROVISIONERS
+from kiln.compat import engine
+from kiln.components import rendered
+from kiln.matrix.load import load_recipes
+from kiln.packer import render
+from tests.unit.provisioners.machine import Machine
+
+SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
+RECIPES = load_recipes()
+WITH_CUDA = next(recipe for recipe in RECIPES if recipe.cuda)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("#@ env CUDA_VERSION must it",),
+        ("#@ env cuda required it",),
+        ("#@ env CUDA_VERSION required",),
+        ("#@ download X required it", "#@ env X_URL optional it"),
+        ("true", "#@ env X required it"),
+    ],
+)
+def test_invalid_declaration_names_file_and_line(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    path = tmp_path / "x.sh"
+    path.write_text("\n".join(["#!/usr/bin/env bash", *lines, ""]))
+    with pytest.raises(KilnError, match=f"{path}:{len(lines) + 1}: ") as raised:
+        rendered.declared(path)
+    assert raised.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"CUDA_SERIES": ""}, ["does not give CUDA_SERIES"]),
+        ({"KILN_DIR": "/tmp"}, ["gives KILN_DIR"]),
+        # The variable of the component under a wrong name.
+        ({"CUDA_PACKAGES": None, "CUDA_PAKAGES": "x"}, ["gives CUDA_PAKAGES", "CUDA_PACKAGES"]),
+    ],
+)
+def test_wrong_environment_of_a_component_is_found(
+    env: dict[str, str | None], words: list[str]
+) -> None:
+    step = components.get("cuda").for_recipe(WITH_CUDA)
+    given = {name: text for name, text in {**step.env, **env}.items() if text is not None}
+    found = rendered.environment_problems(replace(step, env=given))
+    assert len(found) == len(words)
+    for finding, word in zip(found, words, strict=True):
+        assert word in finding.message
+        assert (finding.level, finding.file) == ("error", "provisioners/cuda.sh")
+
+
+def test_render_and_check_refuse_misspelled_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = components.get
+    wrong = replace(real("cuda"), packages={"CUDA_PAKAGES": "cuda"})
+    monkeypatch.setattr(components, "get", lambda name: wrong if name == "cuda" else real(name))
+    with pytest.raises(KilnError, match=r"provisioners/cuda\.sh:1: .*CUDA_PAKAGES"):
+        render.render(WITH_CUDA)
+    found = [each for each in engine.check_recipe(WITH_CUDA) if each.rule == rendered.RULE]
+    assert {each.file for each in found} == {"provisioners/cuda.sh"}
+    assert {each.rows for each in found} == {(WITH_CUDA.name,)}
+
+
+def test_rows_give_scripts_what_they_declare() -> None:
+    for recipe in RECIPES:
+        for name in recipe.components:
+            step = components.get(name).for_recipe(recipe)
+            assert rendered.environment_problems(step) == [], recipe.name
+    text = render.shared_files(components.everything())["build.pkr.hcl"]
+    given = set(re.findall(r'"(KILN_\w+)=', text))
+    assert {each.name for each in rendered.common().values() if each.required} <= given
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_script_reads_what_it_declares(path: Path) -> None:
+    text = path.read_text()
+    for variable in rendered.declared(path).values():
+        name = re.sub("_(URL|SHA256)$", "", variable.name)
+        assert len(re.findall(rf"\b{name}(_|\b)", text)) > 1, f"{variable.name} is not read"
+
+
+@pytest.mark.parametrize(
+    ("script", "given", "missing"),
+    [
+        ("cuda", {"CUDA_VERSION": "11.6.2", "CUDA_SERIES": ""}, "CUDA_SERIES CUDA_PACKAGES"),
+        ("tuning", {"KILN_FAMILY": ""}, "KILN_FAMILY"),
+        # Its one variable is optional.
+        ("gpu-mig", {}, ""),
+    ],
+)
+def test_script_stops_when_a_required_variable_is_missing(
+    machine: Machine, script: str, given: dict[str, str], missing: str
+) -> None:
+    header = (PROVISIONERS / f"{script}.sh").read_text().partition("\nsource ")[0]
+    copy = machine.root / f"{script}.sh"
+    copy.write_text(
+        f'{header}\nsource "$KILN_DIR/lib/kiln.sh"\necho "body ${{MIG_CONFIG-unset}}"\n'
+    )
+    done = subprocess.run(
+        [machine.interpreter, str(copy)],
+        env={**machine.environment, "KILN_COMPONENT": script, **given},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    expected = (1, "") if missing else (0, "body \n")
+    assert (done.returncode, done.stdout) == expected
+    if missing:
+        assert f"missing or empty in the environment: {missing}\n" in done.stderr
