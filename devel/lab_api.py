@@ -185,16 +185,13 @@ def _server(folder: Path) -> Any:
     public = public_images.public_images(load_recipes())
     server.configure_moto(lab, public)
 
-    from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import make_server
 
-    from lab.api import entry, web
+    from lab.api import web
     from lab.api.faults import Faults
     from lab.machine import bridge
-    from lab.moto import backends as moto
-    from lab.moto import instances
+    from lab.moto import backends, instances
     from lab.moto.machines import Machines
-    from lab.moto.ssm import front
     from lab.rootfs import emulation
 
     base = folder / "bases" / "base"
@@ -202,11 +199,9 @@ def _server(folder: Path) -> Any:
     emulation.ensure = lambda arch: None
     instances.Guest = MachineWithoutGuest  # type: ignore[attr-defined,assignment]
     bridge.publish = bridge.unpublish = lambda lab, public, address: None
-    faults = Faults()
-    moto.install(Machines(lab, public, lambda distro, arch: base, faults))
-    managed = front.Manager().over(moto.Dispatcher(create_backend_app))
-    application = entry.wrap(managed, faults, lambda path, body: {})
-    served = make_server("127.0.0.1", 0, application, threaded=True, request_handler=web.Handler)
+    machines = Machines(lab, public, lambda distro, arch: base, Faults())
+    api = backends.api(machines, lambda path, body: {})
+    served = make_server("127.0.0.1", 0, api, threaded=True, request_handler=web.Handler)
     gc.freeze()
     gc.enable()
     return served

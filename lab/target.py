@@ -43,6 +43,16 @@ from lab.vendors.packages import system
 _NEEDS_GIB = 4
 
 
+def endpoint() -> str:
+    """The URL at which the lab of the environment answers."""
+    return current().endpoint
+
+
+def target(why: str, vendors: str | None) -> LabTarget:
+    """The lab of the environment, for kiln/cli/targets.py."""
+    return LabTarget(why, endpoint=endpoint(), vendors=vendors or STAND_INS)
+
+
 def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
     """Whether what `ssh` runs commands on (exit status, output, errors) is a guest of a lab."""
     return ssh("test -e /usr/lib/kiln-lab")[0] == 0
@@ -215,7 +225,7 @@ class LabHooks(Hooks):
         image = _own_image(ami_id)
         if image is None:
             raise operation_failed(f"{ami_id} was not made in this lab")
-        made = disk.make(lab, image)
+        made = disk.make(lab, image, distros.on_own_kernel())
         try:
             yield {TAG: "qemu"}, f"qemu ({accelerator.name()})"
             if wanted.keep:

@@ -1,12 +1,15 @@
-"""Chooses between AWS and the lab. Only this module and the lab's own tasks (`lab.py` beside it)
-import the lab."""
+"""Chooses between AWS and the lab, a package of its own that entry points name.
+
+Only this module knows it, and loads it only where it is asked for: AWS needs nothing of it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Container, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
 
 from kiln.base import vocabulary
 from kiln.base.account import REGION_VARIABLES
@@ -14,14 +17,26 @@ from kiln.base.errors import KilnError, did_you_mean
 from kiln.cloud import aws
 from kiln.cloud.target import DEFAULT_REGION, Target
 from kiln.matrix import load
-from lab.base import settings
-from lab.target import LabTarget, is_guest
-from lab.vendors import kinds as lab_vendors
 
 if TYPE_CHECKING:
     from kiln.cloud.instance import Machine
 
 KINDS = ("auto", "aws", "lab")
+VENDORS = ("stand-ins", "real")
+
+
+def _lab() -> Any:
+    """Return the lab's module of its target."""
+    for found in metadata.entry_points(group="ami_kiln.targets", name="lab"):
+        return found.load()
+    raise KilnError("no lab is here", hint="use --target aws, or a whole checkout of AMI Kiln")
+
+
+def task_modules(words: Sequence[str], known: Container[str]) -> list[Any]:
+    """Return the lab's tasks, unless the words of a command line only name known ones."""
+    if words and words[0] in known and not any(word.startswith("lab.") for word in words):
+        return []
+    return [found.load() for found in metadata.entry_points(group="ami_kiln.tasks")]
 
 
 def choose(wanted: str = "auto", region: str | None = None, vendors: str | None = None) -> Target:
@@ -31,17 +46,17 @@ def choose(wanted: str = "auto", region: str | None = None, vendors: str | None 
     """
     if wanted not in KINDS:
         raise KilnError(f"--target {wanted} is not known", hint=did_you_mean(wanted, KINDS))
-    if vendors is not None:
-        lab_vendors.vendor_kind(vendors, "--vendors")
+    if vendors and vendors not in VENDORS:
+        raise KilnError(f"--vendors {vendors!r} is not known", hint=did_you_mean(vendors, VENDORS))
     if region is not None:
         vocabulary.REGION.required(region, "--region")
-    endpoint = settings.current().endpoint
     why = "--target lab" if wanted == "lab" else "no AWS credentials found"
     if wanted != "lab":
-        if os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/") == endpoint:
+        endpoint = os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/")
+        if endpoint and endpoint == _lab().endpoint():
             why = "AWS_ENDPOINT_URL is the lab's"
         elif method := aws.find_credentials():
-            if vendors == lab_vendors.STAND_INS:
+            if vendors == "stand-ins":
                 raise KilnError("--vendors stand-ins are the lab's", hint="add --target lab")
             where = region or _configured_region()
             return Target(f"AWS credentials found: {method}", where)
@@ -51,8 +66,7 @@ def choose(wanted: str = "auto", region: str | None = None, vendors: str | None 
                 hint="configure them (aws configure, aws sso login, AWS_PROFILE), or use "
                 "--target lab",
             )
-    lab = LabTarget(why, endpoint=endpoint)
-    lab = replace(lab, vendors=vendors) if vendors else lab
+    lab: Target = _lab().target(why, vendors)
     if wanted == "lab" and region is None:
         # The lab does not need what is configured for AWS.
         with contextlib.suppress(KilnError):
@@ -64,7 +78,7 @@ def choose(wanted: str = "auto", region: str | None = None, vendors: str | None 
 def choose_aws(wanted: str, region: str | None, task: str) -> Target:
     """Return AWS, for a task that the lab cannot do."""
     chosen = choose(wanted, region)
-    if isinstance(chosen, LabTarget):
+    if chosen.kind != Target.kind:
         raise KilnError(
             f"{task} needs an AWS account: the lab ({chosen.why}) has neither CloudFormation nor "
             "CodeBuild",
@@ -76,7 +90,7 @@ def choose_aws(wanted: str, region: str | None, task: str) -> Target:
 def kind_of_machine(machine: Machine) -> str:
     """Return the kind of target that a machine runs in, as it shows itself: `choose` asks where
     this machine's credentials are for."""
-    return (LabTarget if is_guest(machine.ssh) else Target).kind
+    return "lab" if _lab().is_guest(machine.ssh) else Target.kind
 
 
 def _configured_region() -> str:

@@ -22,11 +22,21 @@ from kiln.base.paths import short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Stage
 from kiln.cloud import aws, cleanup, session
-from kiln.cloud.network import Access, Network, Try, launches, launches_left, no_capacity
+from kiln.cloud.network import (
+    SESSION_MANAGER,
+    Access,
+    Network,
+    Try,
+    launches,
+    launches_left,
+    no_capacity,
+)
 from kiln.cloud.target import Target
 from kiln.facts.tables import message
 
 _BOOT_TIMEOUT = 600.0
+# EC2 takes minutes to stop a large instance, and gives up after some.
+_STOP_TIMEOUT = 1800.0
 # Of one command over SSH; ConnectTimeout covers only the connection.
 _SSH_TIMEOUT = 20.0
 # ssh's own exit status when the connection fails.
@@ -82,7 +92,8 @@ class Machine:
 class Boot:
     """What an instance is launched for: the AMI, the type, the user of its SSH, whose run it is.
 
-    `tags` are given to it besides the run's. `launched` gets its id, `tried` each launch.
+    `efa`: its network interface is one of EFA too. `tags` are given to it besides the run's.
+    `launched` gets its id, `tried` each launch.
     """
 
     ami_id: str
@@ -92,6 +103,7 @@ class Boot:
     folder: Path
     access: Access
     account: Account = field(default_factory=Account)
+    efa: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
     launched: Callable[[str], None] = lambda instance_id: None
     tried: Callable[[Try], None] = lambda launch: None
@@ -113,7 +125,7 @@ def booted(
         instance_id = str(_launch(client, boot, target)["InstanceId"])
     boot.launched(instance_id)
     stage.waits_for(f"{instance_id} to start", limit=_BOOT_TIMEOUT)
-    address = ssh_address(_running(client, instance_id, target, stop), network)
+    address = ssh_address(_running(client, instance_id, target, stop), network.ssh_interface)
 
     def answers() -> bool:
         by_session = network.by_session
@@ -152,7 +164,9 @@ def _launch(client: Any, boot: Boot, target: Target) -> Any:
     left = launches(account, target, [kind], access.network.subnets)
     while True:
         launch = left[0]
-        wanted = launch_settings(access, account, launch.reservation, launch.subnet_id)
+        wanted = launch_settings(
+            access, account, launch.reservation, launch.subnet_id, efa=boot.efa
+        )
         try:
             made = client.run_instances(**request, **wanted)["Instances"][0]
         except ClientError as error:
@@ -169,17 +183,25 @@ def _launch(client: Any, boot: Boot, target: Target) -> Any:
 
 
 def launch_settings(
-    access: Access, account: Account, reservation: str | None, subnet_id: str | None
+    access: Access,
+    account: Account,
+    reservation: str | None,
+    subnet_id: str | None,
+    *,
+    efa: bool = False,
 ) -> dict[str, Any]:
     """The arguments of RunInstances that the settings decide, in a subnet (None: a default one)
     and in a capacity reservation if one serves the type."""
     network: dict[str, Any] = {"SecurityGroupIds": list(access.security_groups)}
     if subnet_id:
         network["SubnetId"] = subnet_id
-    if account.ssh_interface == "public_ip" and subnet_id:
-        interface = {"DeviceIndex": 0, "AssociatePublicIpAddress": True}
-        interface |= {"SubnetId": network["SubnetId"], "Groups": network["SecurityGroupIds"]}
-        network = {"NetworkInterfaces": [interface]}
+    public = account.ssh_interface == "public_ip" and subnet_id
+    if public or efa:
+        interface = {"DeviceIndex": 0, "Groups": network.pop("SecurityGroupIds"), **network}
+        interface |= {"AssociatePublicIpAddress": True} if public else {}
+        # One interface alone, since EC2 gives an instance with several no public address.
+        interface |= {"InterfaceType": "efa"} if efa else {}
+        network = {"NetworkInterfaces": [interface | {"DeleteOnTermination": True}]}
     if account.iam_instance_profile:
         network["IamInstanceProfile"] = {"Name": account.iam_instance_profile}
     if account.spot:
@@ -214,11 +236,27 @@ def _running(client: Any, instance_id: str, target: Target, stop: Stop) -> dict[
     return instance
 
 
-def ssh_address(instance: dict[str, Any], network: Network) -> str:
+def restart(instance_id: str, ssh_interface: str, target: Target) -> str:
+    """Stop an instance and start it, as a rule on another host. Returns where ssh finds it then."""
+    from botocore.exceptions import WaiterError
+
+    client: Any = aws.ec2(target)
+    ids, every = [instance_id], target.poll_seconds
+    with aws.explained(f"{instance_id} could not be stopped and started"):
+        client.stop_instances(InstanceIds=ids)
+        try:
+            aws.wait(client, "instance_stopped", limit=_STOP_TIMEOUT, every=every, InstanceIds=ids)
+        except WaiterError as error:
+            raise operation_failed(f"{instance_id} did not stop: {error}") from None
+        client.start_instances(InstanceIds=ids)
+    return ssh_address(_running(client, instance_id, target, Stop()), ssh_interface)
+
+
+def ssh_address(instance: dict[str, Any], ssh_interface: str) -> str:
     """Where ssh finds a running instance: an address, or its id for Session Manager."""
-    if network.by_session:
+    if ssh_interface == SESSION_MANAGER:
         return str(instance["InstanceId"])
-    if network.ssh_interface == "private_ip":
+    if ssh_interface == "private_ip":
         return str(instance["PrivateIpAddress"])
     return str(instance.get("PublicIpAddress") or instance["PrivateIpAddress"])
 
@@ -381,10 +419,13 @@ def _trust(machine: Machine, keys: Sequence[str], proxy: str) -> None:
     """Have ssh trust these host keys of a machine alone, or without any the first that answers.
     `proxy` is a command that carries the connection."""
     known = machine.ssh_config.with_name("known_hosts")
-    known.write_text("".join(f"{machine.address} {line}\n" for line in keys))
+    # A started instance may have another address.
+    names = f"{machine.instance_id},{machine.address}"
+    known.write_text("".join(f"{names} {line}\n" for line in keys))
     lines = [
         f"  StrictHostKeyChecking {'yes' if keys else 'accept-new'}",
         f"  UserKnownHostsFile {known}",
+        f"  HostKeyAlias {machine.instance_id}",
         "  GlobalKnownHostsFile /dev/null",
         # The file names an address, which other instances had before.
         "  CheckHostIP no",

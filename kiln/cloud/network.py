@@ -76,9 +76,9 @@ class Access:
     network: Network
 
 
-def make_access(run: Run, target: Target, account: Account) -> Access:
+def make_access(run: Run, target: Target, account: Account, *, efa: bool = False) -> Access:
     """Create a key pair, and a security group that opens port 22 to this machine's address, as far
-    as the settings do not have it otherwise."""
+    as the settings do not have it otherwise. With `efa` the group allows all traffic in itself."""
     client = aws.ec2(target)
     network = find_network(account, target)
     with aws.explained("the key pair could not be created"):
@@ -92,7 +92,7 @@ def make_access(run: Run, target: Target, account: Account) -> Access:
     key_file = folder / "key.pem"
     key_file.touch(mode=0o600)
     key_file.write_text(key["KeyMaterial"])
-    groups = account.security_group_ids or (_make_group(client, run, network, account),)
+    groups = account.security_group_ids or (_make_group(client, run, network, account, efa=efa),)
     return Access(f"kiln-{run.id}", key_file, groups, network)
 
 
@@ -101,7 +101,9 @@ def forget_key(run: Run) -> None:
     shutil.rmtree(run.folder / "ssh", ignore_errors=True)
 
 
-def _make_group(client: EC2Client, run: Run, network: Network, account: Account) -> str:
+def _make_group(
+    client: EC2Client, run: Run, network: Network, account: Account, *, efa: bool
+) -> str:
     with aws.explained("the security group could not be created"):
         group = client.create_security_group(
             GroupName=f"kiln-{run.id}",
@@ -112,6 +114,12 @@ def _make_group(client: EC2Client, run: Run, network: Network, account: Account)
         # EC2 may not know a new group for some seconds, neither here nor at a launch:
         # https://github.com/hashicorp/packer/pull/6843
         aws.wait(client, "security_group_exists", limit=30, every=2, GroupIds=[group])
+        if efa:
+            # EFA's own traffic needs both rules, whatever goes out to 0.0.0.0/0:
+            # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html#efa-start-security
+            itself: Any = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
+            client.authorize_security_group_ingress(GroupId=group, IpPermissions=itself)
+            client.authorize_security_group_egress(GroupId=group, IpPermissions=itself)
         if network.by_session:
             return group
         client.authorize_security_group_ingress(

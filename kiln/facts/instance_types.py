@@ -77,6 +77,11 @@ class InstanceType:
         return bool(self.efa_cards)
 
     @property
+    def efa_on_first_card(self) -> bool:
+        """Can the interface with the instance's address be one of EFA too?"""
+        return self.efa_published and 0 in self.efa_cards
+
+    @property
     def efa_published(self) -> bool:
         """Has anybody published which of its network cards have EFA?"""
         return self.confirmed and not {"efa", "network_cards"} & {*self.unsure}

@@ -136,7 +136,7 @@ def keep_instance(plan: Plan, draft: Draft, access: Access) -> str:
         return "no build instance is running, so none is kept"
     groups = (group["GroupId"] for group in instance["SecurityGroups"])
     draft.kept = (instance["InstanceId"], *groups)
-    address = ssh_address(instance, access.network)
+    address = ssh_address(instance, access.network.ssh_interface)
     known = near(access.key_file).with_name("known_hosts")
     options = [*("-i", str(near(access.key_file))), *("-o", "IdentitiesOnly=yes")]
     options += ["-o", f"UserKnownHostsFile={known}"]

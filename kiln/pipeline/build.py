@@ -165,7 +165,9 @@ def build_recipe(plan: Plan, packer: Packer, progress: Progress, stop: Stop) -> 
         packer=str(packer),
     ) as draft:
         with progress.stage("key pair, security group"):
-            access = make_access(draft.run, target, plan.account)
+            access = make_access(
+                draft.run, target, plan.account, efa=verify.attaches_efa(draft.record)
+            )
         with progress.stage("packer build") as stage:
             stage.note = ami_id = baking.bake(plan, packer, draft, access, stage, stop)
         baking.finish_image(plan, ami_id)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -80,11 +80,14 @@ def expectations(
     own_kernel: bool = False,
     exercise: bool = True,
     reboot: bool = False,
+    efa_attached: bool = False,
+    restart: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return what the checks expect of the machine: the recipe, and the instance type's hardware.
 
     Checks that act on the machine run only with `exercise`. With `reboot` the machine is rebooted
-    after them, and looked at again.
+    after them, and looked at again. `efa_attached`: it was launched with an EFA interface.
+    `restart` (instance_id, region, ssh_interface): it is stopped, started and looked at again.
     """
     kind = instances().get(instance_type)
     gpu = kind and {
@@ -105,6 +108,8 @@ def expectations(
         "target": target_kind,
         "exercise": exercise,
         "reboot": reboot,
+        "efa_attached": efa_attached,
+        "restart": restart,
         "own_kernel": own_kernel,
         "boot_budget": table("boot"),
         "needs_cluster": units_that_need_a_cluster(recipe.flavor),

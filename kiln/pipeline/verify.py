@@ -85,6 +85,7 @@ def judge(
         draft.run.folder,
         access,
         account,
+        efa=attaches_efa(draft.record),
         launched=draft.launched.append,
         tried=draft.tried,
     )
@@ -101,6 +102,16 @@ def judge(
         if draft.recipe_unread:
             draft.note(recipe=recipe_on(machine, ami_id))
             draft.recipe_unread = False
+        # The checks may give it another address.
+        draft.note(versions=machine.read_json("/etc/kiln/version-info.json"))
+        restart = None
+        # A Spot instance of a single request cannot be stopped, nor does a part of the checks.
+        if not (account.spot or own_kernel or keyword):
+            restart = {
+                "instance_id": machine.instance_id,
+                "region": target.region,
+                "ssh_interface": access.network.ssh_interface,
+            }
         with progress.stage("checks") as stage:
             stage.waits_for(f"the checks of {machine.instance_id}")
             expected = checks.expectations(
@@ -109,6 +120,8 @@ def judge(
                 target.kind,
                 own_kernel=own_kernel is not None,
                 reboot=keyword is None,
+                efa_attached=boot.efa,
+                restart=restart,
             )
             done = checks.run_checks(
                 machine,
@@ -119,7 +132,7 @@ def judge(
                 keyword=keyword,
             )
             stage.note = str(done)
-        draft.note(checks=done, versions=machine.read_json("/etc/kiln/version-info.json"))
+        draft.note(checks=done)
     stop.check()
     if keyword:
         draft.note(status="unverified" if done.succeeded else "failed")
@@ -136,6 +149,13 @@ def judge(
     draft.note(status="verified" if done.succeeded else "failed")
     with contextlib.suppress(OSError):  # it is written again at the end
         draft.write()
+
+
+def attaches_efa(record: Record) -> bool:
+    """Whether the instance that is checked gets an EFA interface: one of an image with EFA, on a
+    type whose first network card has it."""
+    kind = facts.instances().get(str(record.verify_instance_type))
+    return bool(record.recipe.efa and kind and kind.efa_on_first_card)
 
 
 def tag_verdict(
@@ -291,7 +311,7 @@ def verify_by_id(
             ) as draft:
                 draft.recipe_unread = source == ON_THE_IMAGE
                 with progress.stage("key pair, security group"):
-                    access = make_access(draft.run, target, account)
+                    access = make_access(draft.run, target, account, efa=attaches_efa(draft.record))
                 judge(draft, access, account, own_kernel=own_kernel, keyword=keyword)
             return draft.record
 

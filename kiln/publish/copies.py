@@ -3,6 +3,8 @@ what is there already is found by its tags and not made twice."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -19,9 +21,42 @@ from kiln.publish.regions import Say, in_regions
 
 # Seconds. EC2 documents no limit for a copy; Packer waits as long for an image.
 _COPY_TIMEOUT = 4 * 3600
+# When a new copy is there at the latest for whoever asks: EC2's answers lag by seconds.
+_APPEARS = 120
 
 # Accounts, ARNs of organizations and their units, and "all", by the AMI's or snapshot's id.
 Permissions = Mapping[str, set[str]]
+
+
+def require_shareable(
+    target: Target, source: Image, regions: Sequence[str], settings: Publish
+) -> None:
+    """Refuse regions whose image EC2 would not share, because AWS's own key for EBS encrypts it.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ami-sharing-works.html
+    """
+    keys = {key for key in snapshot_keys(target, source).values() if key}
+    if not keys or not any(settings.share.model_dump().values()):
+        return
+
+    def has_own_key(region: str) -> bool:
+        there, used = target.in_region(region), keys
+        with aws.explained(f"the key of {source.ami_id} could not be looked up in {region}"):
+            if region != source.region:
+                # A copy of what is encrypted is encrypted too, with the region's default key.
+                default = settings.kms_keys.get(region)
+                used = {default or aws.ec2(there).get_ebs_default_kms_key_id()["KmsKeyId"]}
+            kms = aws.client("kms", there)
+            found = [kms.describe_key(KeyId=key)["KeyMetadata"] for key in used]
+        return all(key["KeyManager"] == "CUSTOMER" for key in found)
+
+    lacking = [region for region, own in in_regions(regions, has_own_key).items() if not own]
+    if lacking:
+        raise operation_failed(
+            f"{source.ami_id} cannot be shared in {', '.join(lacking)}: AWS's own key for EBS "
+            "encrypts it there; nothing was copied",
+            hint="name keys of yours: publish.kms_keys, or aws.kms_key_id and build again",
+        )
 
 
 def copy_everywhere(
@@ -68,8 +103,6 @@ def _start_copy(target: Target, source: Image, line: str, settings: Publish) -> 
         "SourceImageId": source.ami_id,
         "SourceRegion": source.region,
         "CopyImageTags": True,
-        # New for each copy: EC2 answers the token of one that was deregistered with its id.
-        "ClientToken": uuid4().hex,
         "TagSpecifications": [
             {"ResourceType": "image", "Tags": _as_tags(mine)},
             {"ResourceType": "snapshot", "Tags": _as_tags({**theirs, **mine})},
@@ -79,8 +112,30 @@ def _start_copy(target: Target, source: Image, line: str, settings: Publish) -> 
         wanted |= {"Encrypted": True, "KmsKeyId": key}
     if settings.copy_minutes:
         wanted["SnapshotCopyCompletionDurationMinutes"] = settings.copy_minutes
+    # Two runs that do not see each other's copy yet make one by the same token.
+    known = [*sorted(copy.ami_id for copy in there), target.region, json.dumps(wanted)]
+    token = hashlib.sha256(" ".join(known).encode()).hexdigest()[:64]
     with aws.explained(f"{source.ami_id} could not be copied to {target.region}"):
-        return str(aws.ec2(target).copy_image(**wanted)["ImageId"])
+        ami_id = str(aws.ec2(target).copy_image(**wanted, ClientToken=token)["ImageId"])
+        if not _appears(target, ami_id):
+            # The token's copy was deregistered.
+            ami_id = str(aws.ec2(target).copy_image(**wanted, ClientToken=uuid4().hex)["ImageId"])
+    return ami_id
+
+
+def _appears(target: Target, ami_id: str) -> bool:
+    """Wait until EC2 shows a new AMI; False if there is none of that id."""
+    from botocore.exceptions import WaiterError
+
+    wait: Mapping[str, Any] = {"limit": _APPEARS, "every": target.poll_seconds}
+    try:
+        aws.wait(aws.ec2(target), "image_exists", **wait, ImageIds=[ami_id])
+    except WaiterError as error:
+        refusal = error.last_response.get("Error")
+        if refusal and not refusal["Code"].startswith("InvalidAMIID."):
+            raise
+        return False
+    return True
 
 
 def _wait(target: Target, ami_id: str) -> None:

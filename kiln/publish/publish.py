@@ -58,6 +58,7 @@ def publish_row(
     target = answering(target)
     source, record = _verified_ami(line, ami_id, target, shelf, say)
     regions = list(dict.fromkeys([target.region, *settings.regions]))
+    copies.require_shareable(target, source, regions, settings)
     before = promote.held_in(target, regions, line.name, first)
     former = before.get(target.region)
     images = copies.copy_everywhere(source, line.name, regions, settings, target, say)

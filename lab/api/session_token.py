@@ -11,10 +11,7 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl
 
 from kiln.base.errors import operation_failed
 from lab.base.settings import Lab
@@ -60,13 +57,6 @@ def require(lab: Lab) -> str:
     if token := read(lab):
         return token
     raise operation_failed(f"{lab.bridge} has no session token", hint="start it: ./invoke lab.up")
-
-
-def sent(environ: Mapping[str, Any]) -> str:
-    """Return the token of a request, or of a presigned URL; "" for none."""
-    query = parse_qsl(str(environ.get("QUERY_STRING", "")))
-    presigned = {name.lower(): value for name, value in query}
-    return str(environ.get("HTTP_X_AMZ_SECURITY_TOKEN") or presigned.get(HEADER.lower(), ""))
 
 
 def is_same(token: str, other: str) -> bool:

@@ -69,31 +69,24 @@ def serve(lab: Lab) -> None:
     configure_moto(lab, public)
 
     # moto reads its settings when it is imported.
-    from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import make_server
 
-    from lab.api import entry, imds, web
+    from lab.api import imds, web
+    from lab.api.dispatch import Callers
     from lab.machine import dns, endpoints
-    from lab.moto import backends as moto
-    from lab.moto import buckets, role_sessions
-    from lab.moto import metadata as answers
+    from lab.moto import backends, buckets, metadata, role_sessions
     from lab.moto.ec2 import consistency
     from lab.moto.machines import Machines
-    from lab.moto.ssm import front
     from lab.rootfs import of_guest
     from lab.vendors import mirror
 
     ordered, base_lock, kind_of_vendors = Faults(), threading.Lock(), vendors.wanted()
     machines = Machines(lab, public, of_guest.finder(kind_of_vendors, base_lock), ordered)
-    moto.install(machines)
-
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
-    token = session_token.ensure(lab)
-    managed = front.Manager().over(moto.Dispatcher(create_backend_app))
-    application = entry.wrap(managed, ordered, admin)
-    guarded = entry.guard(application, token, role_sessions.is_valid, addresses=[lab.gateway])
-    server = make_server("127.0.0.1", lab.port, guarded, threaded=True, request_handler=web.Handler)
+    callers = Callers(session_token.ensure(lab), role_sessions.is_valid, [lab.gateway])
+    api = backends.api(machines, admin, callers)
+    server = make_server("127.0.0.1", lab.port, api, threaded=True, request_handler=web.Handler)
     host.prepare(lab)
     bridge.up(lab)
 
@@ -102,7 +95,7 @@ def serve(lab: Lab) -> None:
 
     vendor_hosts = [] if kind_of_vendors == vendors.REAL else mirror.vendor_hosts()
     resolver = dns.Resolver(lab.gateway, dns.addresses(lab, vendor_hosts, is_here))
-    metadata_service = imds.serve(lab.gateway, lab.imds_port, answers.of)
+    metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.of)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     consistency.log_seed()

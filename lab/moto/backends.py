@@ -1,7 +1,7 @@
 """moto with the lab behind it: subclasses of its backends and answers, one module a service.
 
 moto keeps what calls make; the lab's classes connect that to machines and disks, and correct what
-moto answers otherwise than AWS. `install` names them where moto looks its own up. Seen in moto
+moto answers otherwise than AWS. `api` names them where moto looks its own up. Seen in moto
 5.2.5.
 """
 
@@ -19,19 +19,28 @@ from moto.cloudwatch.models import cloudwatch_backends
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from moto.kms.models import kms_backends
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
 
+from lab.api.dispatch import Admin, Api, Callers
 from lab.moto import autoscaling, services
 from lab.moto.ec2 import responses as ec2
 from lab.moto.instances import LabInstance
 from lab.moto.machines import Machines
+from lab.moto.ssm import front
 from lab.moto.ssm import parameters as ssm
 
 
-def install(machines: Machines) -> None:
-    """Make moto use the lab's classes, with `machines` behind them. Call it once per process."""
+def api(machines: Machines, admin: Admin, callers: Callers | None = None) -> Api:
+    """The lab's API, with `machines` behind it. Call it once per process."""
+    _install(machines)
+    own = front.Manager().answer
+    return Api(Dispatcher(create_backend_app), own, machines.faults, admin, callers)
+
+
+def _install(machines: Machines) -> None:
+    """Make moto use the lab's classes."""
     LabInstance.machines = machines
     ec2_backends.backend = ec2.LabEC2
     ssm_backends.backend = ssm.LabSSM

@@ -47,7 +47,7 @@ PENDING, RUNNING, SHUTTING_DOWN, STOPPING = (
 class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     """An EC2 instance with a guest. States change as on EC2; a thread follows the guest."""
 
-    # Set by lab.moto.install: moto makes the instances and does not pass our arguments.
+    # Set by lab.moto.backends: moto makes the instances and does not pass our arguments.
     machines: ClassVar[Machines]
 
     def __init__(self, ec2_backend: Any, image_id: str, *args: Any, **kwargs: Any) -> None:

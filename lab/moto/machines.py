@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
@@ -16,12 +16,9 @@ from lab.base.settings import GUESTS, Lab
 from lab.machine import bridge, images
 from lab.moto import public_images
 
-if TYPE_CHECKING:
-    from lab.moto.instances import LabInstance
-
 
 class Machines:
-    """What moto's classes need from the lab; a single object, set by `lab.moto.install`."""
+    """What moto's classes need from the lab; a single object, set by `lab.moto.backends`."""
 
     def __init__(
         self,
@@ -35,14 +32,15 @@ class Machines:
         self.base = base
         self.faults = faults
         self.made = {image.id: image for image in images.load(lab)}
-        self.by_address: dict[str, LabInstance] = {}
+        # LabInstance, whose module imports this one.
+        self.by_address: dict[str, Any] = {}
         # Addresses on the internet of instances that have been stopped → those of their guests.
         self.public_addresses: dict[str, str] = {}
         self._numbers = itertools.count()
         self._public_numbers = itertools.count()
         self._lock = threading.Lock()
 
-    def address(self, instance: LabInstance) -> str:
+    def address(self, instance: Any) -> str:
         """Assign a free address, reusing old ones as late as possible: ssh remembers host keys.
 
         Two guests never have the same user ids on this machine, so that there are 256 at most.

@@ -9,6 +9,7 @@ from typing import Any
 from kiln import facts
 from kiln.base import yaml_files
 from kiln.base.errors import KilnError, did_you_mean
+from lab.machine.own_kernel import disk
 
 FILES = Path(__file__).resolve().parent / "basefiles"
 
@@ -44,6 +45,18 @@ def root() -> dict[str, str]:
     """`uuid` of the root's file system, and `partuuid` of its partition."""
     entry: dict[str, str] = _file()["root"]
     return entry
+
+
+def on_own_kernel() -> disk.Root:
+    """What a disk that boots its own kernel needs of the base."""
+    ids, common = root(), FILES / "common"
+    files = sorted(file for file in (common / "etc/systemd").rglob("*") if file.is_file())
+    return disk.Root(
+        uuid=ids["uuid"],
+        partuuid=ids["partuuid"],
+        masked=tree()["mask"],
+        of_containers=[f"/{file.relative_to(common)}" for file in files],
+    )
 
 
 def tree() -> dict[str, Any]:

@@ -25,13 +25,9 @@ VARIABLE = "KILN_LAB_VENDORS"
 
 def wanted() -> str:
     """The word in the environment. Raises KilnError (exit status 2) for an unknown one."""
-    return vendor_kind(os.environ.get(VARIABLE, STAND_INS), VARIABLE)
-
-
-def vendor_kind(word: str, name: str) -> str:
-    """The word, if it is one of KINDS; `name` is where it came from. Raises KilnError."""
+    word = os.environ.get(VARIABLE, STAND_INS)
     if word not in KINDS:
-        raise KilnError(f"{name} {word!r} is not known", hint=did_you_mean(word, KINDS))
+        raise KilnError(f"{VARIABLE} {word!r} is not known", hint=did_you_mean(word, KINDS))
     return word
 
 

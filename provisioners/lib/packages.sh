@@ -67,7 +67,11 @@ kiln_stop_daily_updates() {
 kiln_refresh() {
     [[ $KILN_FAMILY == debian ]] || return 0
     kiln_stop_daily_updates
-    kiln_pm update || kiln_die "the package lists cannot be fetched" "is the repository reachable from the build instance?"
+    local first log=$KILN_DIR/package-tool.log
+    kiln_pm update && return
+    first=$(sed -nE '/^[EW]: (Failed to fetch|The repository) /{s/^...//p;q}' "$log") || true
+    kiln_die "the package lists cannot be fetched${first:+: $first}" \
+        "can the build instance reach that host? A dead repository of the parent AMI: drop its file in /etc/apt/sources.list.d there"
 }
 
 # kiln_yum_repo NAME URL KEY [SETTING…]: a repository for yum and dnf; an error at the bake when it does not answer.

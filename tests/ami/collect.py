@@ -70,6 +70,8 @@ TEXTS = (
     "/etc/docker/daemon.json",
     "/etc/containerd/config.toml",
     "/etc/default/gpu-mig",
+    # 0 or 1 (permissive, enforcing); absent where SELinux is disabled.
+    "/sys/fs/selinux/enforce",
     *(f"/etc/systemd/system/{unit}.service.d/20-kiln-gpu-gate.conf" for unit in JOINERS),
     "/opt/parallelcluster/.bootstrapped",
     "/var/lib/ecs/ecs.config",

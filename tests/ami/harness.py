@@ -9,6 +9,8 @@ KILN_EXPECT: {"recipe": Recipe as JSON, "instance_type": str, "target": "aws"|"l
               "needs_cluster": [units that fail without one],
               "exercise": bool, whether checks may act on the machine,
               "reboot": bool, whether to reboot it and check it again,
+              "efa_attached": bool, whether it was launched with an EFA interface,
+              "restart": {instance_id, region, ssh_interface} to stop and start it, or null,
               "own_kernel": bool, whether the lab boots the image's own kernel,
               "boot_budget": kiln/facts/knowledge/boot.yaml}
 
@@ -45,6 +47,7 @@ UNTIL_BOOTED = (
 UNREACHABLE = 3
 BAD_CALL = 2
 REBOOT_TIMEOUT = 900
+READ_BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
 
 def read_expectations() -> dict[str, Any]:
@@ -71,18 +74,18 @@ def recipe(expect: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def connected(config: pytest.Config, spec: str) -> testinfra.host.Host:
+    options = ("ssh_config", "ssh_identity_file", "ssh_extra_args")
+    return testinfra.get_host(spec, **{name: config.getoption(name) for name in options})
+
+
 @pytest.fixture(scope="session")
 def host(request: pytest.FixtureRequest, expect: dict[str, Any]) -> testinfra.host.Host:
     """The machine, connected once: no check runs while it does not answer or is booting."""
     spec = request.config.getoption("hosts")
     if not spec:
         pytest.exit("--hosts=ssh://user@address is missing", BAD_CALL)
-    result = testinfra.get_host(
-        spec,
-        ssh_config=request.config.getoption("ssh_config"),
-        ssh_identity_file=request.config.getoption("ssh_identity_file"),
-        ssh_extra_args=request.config.getoption("ssh_extra_args"),
-    )
+    result = connected(request.config, spec)
     try:
         answer = result.run(f"sudo -n true && {{ {UNTIL_BOOTED}; true; }}")
     except RuntimeError as error:
@@ -120,22 +123,51 @@ def machine(host: testinfra.host.Host) -> dict[str, Any]:
 
 def reboot(host: testinfra.host.Host) -> None:
     """Reboot the machine, and wait until that boot is over."""
-    read_id = "cat /proc/sys/kernel/random/boot_id"
-    before = host.run(read_id)
+    before = host.run(READ_BOOT_ID)
     assert before.rc == 0, before.stderr
     host.run(
         "sudo -n systemd-run --on-active=1 --timer-property=AccuracySec=100ms systemctl reboot"
     )
+    wait_for_boot(host, before.stdout)
+
+
+def stop_and_start(
+    host: testinfra.host.Host, config: pytest.Config, expect: dict[str, Any]
+) -> testinfra.host.Host:
+    """Stop the machine and start it, as a rule on other hardware. Skips when EC2 has none."""
+    from kiln.base.errors import KilnError
+    from kiln.cli import targets
+    from kiln.cloud.instance import restart
+    from kiln.cloud.network import no_capacity
+
+    where = expect["restart"]
+    before = host.run(READ_BOOT_ID)
+    assert before.rc == 0, before.stderr
+    target = targets.choose(expect["target"], where["region"])
+    try:
+        address = restart(where["instance_id"], where["ssh_interface"], target)
+    except KilnError as error:
+        if no_capacity(str(error)):
+            pytest.skip(str(error))
+        raise
+    user = config.getoption("hosts").rpartition("@")[0]
+    started = connected(config, f"{user}@{address}")
+    wait_for_boot(started, before.stdout)
+    return started
+
+
+def wait_for_boot(host: testinfra.host.Host, before: str) -> None:
+    """Wait until a boot with another id than `before` is over."""
     deadline = time.monotonic() + REBOOT_TIMEOUT
     while time.monotonic() < deadline:
         time.sleep(0.5)
         # Without an answer, RuntimeError.
         with contextlib.suppress(RuntimeError):
-            now = host.run(read_id)
-            if now.rc == 0 and now.stdout != before.stdout:
+            now = host.run(READ_BOOT_ID)
+            if now.rc == 0 and now.stdout != before:
                 host.run(UNTIL_BOOTED)
                 return
-    pytest.fail(f"the machine did not come back within {REBOOT_TIMEOUT} s of a reboot")
+    pytest.fail(f"the machine did not come back within {REBOOT_TIMEOUT} s of its boot")
 
 
 def collector() -> str:

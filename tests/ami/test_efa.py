@@ -20,16 +20,17 @@ def test_libfabric_answers(machine, version_info):
     assert recorded(version_info, "efa")["libfabric"] in answer["out"]
 
 
-def require_interfaces(machine):
+def require_interfaces(machine, expect):
     if machine["boot"]["container"]:
         pytest.skip("a lab guest has no EFA device")
     if not machine["efa_devices"].get("attached"):
+        assert not expect["efa_attached"], "launched with an EFA interface, and none is on PCI"
         pytest.skip("no EFA interface is attached to this instance")
 
 
 @pytest.mark.boot
-def test_every_attached_efa_interface_has_its_driver(machine):
-    require_interfaces(machine)
+def test_every_attached_efa_interface_has_its_driver(machine, expect):
+    require_interfaces(machine, expect)
     devices = machine["efa_devices"]
     assert len(devices["driven"]) == devices["attached"], (
         f"{devices['attached']} attached, driven: {devices['driven']}; see `dmesg | grep efa`"
@@ -37,8 +38,8 @@ def test_every_attached_efa_interface_has_its_driver(machine):
 
 
 @pytest.mark.boot
-def test_libfabric_offers_the_efa_interfaces(machine):
-    require_interfaces(machine)
+def test_libfabric_offers_the_efa_interfaces(machine, expect):
+    require_interfaces(machine, expect)
     answer = machine["commands"]["efa-providers"]
     assert answer["rc"] == 0, f"fi_info -p efa: {answer['out'].strip()}"
     domains = set(re.findall(r"^ *domain: (\S+)-rdm$", answer["out"], re.MULTILINE))
@@ -46,8 +47,8 @@ def test_libfabric_offers_the_efa_interfaces(machine):
 
 
 @pytest.mark.boot
-def test_efa_reaches_the_memory_of_gpus(machine, gpu):
-    require_interfaces(machine)
+def test_efa_reaches_the_memory_of_gpus(machine, expect, gpu):
+    require_interfaces(machine, expect)
     providers = machine["efa_devices"]["p2p"]
     if not providers:
         pytest.skip("this EFA driver names no peer memory: it has DMA-BUF alone")

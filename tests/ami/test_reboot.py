@@ -1,25 +1,31 @@
-"""A machine that has rebooted is as it was."""
+"""A machine that has booted again is as it was."""
 
 import pytest
 from applies import only_if
-from harness import collector, reboot, run_python
+from harness import collector, reboot, run_python, stop_and_start
 
-pytestmark = [
-    pytest.mark.boot,
-    pytest.mark.exercise,
-    only_if(lambda expect: expect.get("reboot")),
-]
+pytestmark = [pytest.mark.boot, pytest.mark.exercise]
 
 
+@only_if(lambda expect: expect.get("reboot"))
 def test_every_check_of_the_boot_holds_after_a_reboot(request, host):
-    """But for those that act, and those with fixtures of their own."""
     reboot(host)
+    check_boot(request, host)
+
+
+@only_if(lambda expect: expect.get("restart"))
+def test_every_check_of_the_boot_holds_after_stop_and_start(request, host, expect):
+    check_boot(request, stop_and_start(host, request.config, expect))
+
+
+def check_boot(request, host):
+    """Run the checks of the boot, but for those that act and those with fixtures of their own."""
     machine = run_python(host, collector())
-    anew = {"machine": machine, "version_info": machine["baked"]}
+    anew = {"machine": machine, "version_info": machine["baked"], "host": host}
     ran, failed = 0, []
     for item in request.session.items:
         names = set(item.function.__code__.co_varnames[: item.function.__code__.co_argcount])
-        known = names <= {"machine", "version_info", "expect", "recipe", "gpu", "host"}
+        known = names <= {*anew, "expect", "recipe", "gpu"}
         if not known or not item.get_closest_marker("boot") or item.get_closest_marker("exercise"):
             continue
         try:

@@ -65,6 +65,17 @@ def test_amazon_linux_has_yum_and_rpm_and_no_trace_of_apt(distro: str) -> None:
 
 
 @pytest.mark.parametrize("distro", AL)
+def test_amazon_linux_has_its_own_sudo_path_and_yum_folders(distro: str) -> None:
+    """A command in /usr/local/bin needs its whole path behind sudo there."""
+    root = bases.ensure(distro)
+    found = inside(root, "sudo", "-n", "sh", "-c", "echo $PATH").stdout.strip()
+    assert found == "/sbin:/bin:/usr/sbin:/usr/bin"
+    plugins = root / "etc/yum/pluginconf.d"
+    assert plugins.is_dir()
+    assert plugins.is_symlink() == (distro != "al2")
+
+
+@pytest.mark.parametrize("distro", AL)
 def test_amazon_linux_has_no_compiler_by_itself(distro: str) -> None:
     root = bases.ensure(distro)
     for tool in ("gcc", "cc", "make", "dkms", "jq"):
@@ -162,6 +173,6 @@ class TestImport:
         assert bundle == f"others\n{ca.ensure().certificate.read_text()}"
 
     def test_a_mirror_whose_packages_nobody_checks_is_refused(self) -> None:
-        with pytest.raises(KilnError, match="without a look at their signatures") as raised:
+        with pytest.raises(KilnError, match="signatures are not checked") as raised:
             importer.import_rootfs("al2023", None, "http://mirror.example/al2023")
         assert raised.value.exit_status == 2

@@ -58,7 +58,7 @@ def assert_cut(guest: Guest) -> None:
     listed = guest.run("sudo nvidia-smi mig -lgi").stdout
     assert listed.count("MIG 1g.5gb") == 56, journal + listed
     assert guest.run("nvidia-smi -L").stdout.count("MIG 1g.5gb") == 56
-    assert json.loads(guest.run("sudo gpu-mig verify --json").stdout)["ok"] is True
+    assert json.loads(guest.run("sudo /usr/local/bin/gpu-mig verify --json").stdout)["ok"] is True
     active = guest.run(f"systemctl is-active {SERVICES}").stdout.split()
     assert active == ["active"] * len(SERVICES.split()), active
     assert guest.run("systemctl --failed --no-legend").stdout == ""

@@ -155,7 +155,7 @@ def test_launch_without_a_word_gets_the_images_layout(launch: Launch, ami: str, 
     ).stdout.split()
     # µs. One attempt to connect may last more than two minutes.
     assert int(times[1]) - int(times[0]) < 120e6
-    assert "IMDS" in guest.run("sudo kiln-gpu-gate 2>&1").stdout
+    assert "IMDS" in guest.run("sudo /usr/local/bin/kiln-gpu-gate 2>&1").stdout
 
 
 def test_tag_wins_over_user_data_and_a_bad_one_changes_nothing(

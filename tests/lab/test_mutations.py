@@ -64,7 +64,7 @@ def belonging(row: str) -> tuple[str, ...]:
     """The checks ("file::name") that belong to the row's image, as the checks' own pytest lists
     them; known before anything is built."""
     (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == row]
-    expected = checks.expectations(recipe, INSTANCE_TYPE, "lab", reboot=True)
+    expected = checks.expectations(recipe, INSTANCE_TYPE, "lab", reboot=True, restart={"": ""})
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(expected, file)
         file.flush()
@@ -135,7 +135,18 @@ def broken(
         with Progress().stage(name) as stage, booted(boot, where, stage, print, stop) as instance:
             try:
                 outputs = _break(instance, made)
-                expected = checks.expectations(recipe, INSTANCE_TYPE, where.kind, reboot=reboot)
+                restart = {
+                    "instance_id": instance.instance_id,
+                    "region": where.region,
+                    "ssh_interface": network.ssh_interface,
+                }
+                expected = checks.expectations(
+                    recipe,
+                    INSTANCE_TYPE,
+                    where.kind,
+                    reboot=reboot,
+                    restart=restart if reboot else None,
+                )
                 done = checks.run_checks(instance, expected, folder, stop=stop).checks
             finally:
                 ec2.terminate_instances(InstanceIds=[instance.instance_id])

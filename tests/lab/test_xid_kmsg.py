@@ -19,8 +19,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import event_log
 import pytest
+from event_log import whole_lines
 
 from kiln.base.paths import LIBRARY
 
@@ -85,14 +85,18 @@ class Monitor:
         """An event line of this test; each n is another process, so that nothing is folded."""
         return f"NVRM: Xid (PCI:0000:3b:00): {code}, pid={n}, name=t, Ch {n:08x} {self.marker}"
 
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            json.loads(line) for line in whole_lines((self.folder / "gpuevent.log").read_text())
+        ]
+
     def mine(self) -> list[dict[str, Any]]:
-        rows = event_log.rows(self.folder)
-        return [row for row in rows if self.marker in row.get("raw", "")]
+        return [row for row in self.rows() if self.marker in row.get("raw", "")]
 
     def lost(self) -> int:
         """Records that the kernel overwrote before they were read, as the log says; those that
         were gone before the first start are none of a test's."""
-        overruns = [row for row in event_log.rows(self.folder) if row["event"] == "overrun"]
+        overruns = [row for row in self.rows() if row["event"] == "overrun"]
         return sum(row["lost"] for row in overruns if row["lost_from"] > 0)
 
 

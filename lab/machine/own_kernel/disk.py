@@ -14,6 +14,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kiln.base.errors import operation_failed
@@ -21,7 +22,6 @@ from lab.base.settings import Lab
 from lab.base.shell import CommandError, run
 from lab.machine import images, namespace
 from lab.machine.images import Image
-from lab.rootfs import distros
 
 HERE = Path(__file__).resolve().parent
 _SECTOR = 512
@@ -36,12 +36,17 @@ _BLOCK_LIST, _CORE_SEGMENT = 0x1F4, 0x820
 _FSTAB = "PARTUUID={partuuid} / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1\n"
 # Debian's images have netplan, which cloud-init gives the same to say.
 _NETWORK = "[Match]\nName=e*\n\n[Network]\nDHCP=yes\n"
-# What the base has for guests that share this machine's kernel.
-_OF_CONTAINERS = tuple(
-    f"/{file.relative_to(distros.FILES / 'common')}"
-    for file in sorted((distros.FILES / "common" / "etc" / "systemd").rglob("*"))
-    if file.is_file()
-)
+
+
+@dataclass(frozen=True)
+class Root:
+    """The ids of the root's file system and partition, and what the base has for guests that share
+    this machine's kernel: masked units, and files."""
+
+    uuid: str
+    partuuid: str
+    masked: Sequence[str]
+    of_containers: Sequence[str]
 
 
 def path(lab: Lab, image_id: str) -> Path:
@@ -49,7 +54,7 @@ def path(lab: Lab, image_id: str) -> Path:
     return lab.images / image_id / "disk.raw"
 
 
-def make(lab: Lab, image: Image) -> Path:
+def make(lab: Lab, image: Image, root: Root) -> Path:
     """Make the disk of an AMI; returns it. It is a sparse file of the AMI's volume's size.
 
     Raises KilnError (exit status 2) for an AMI whose kernel or kernel modules are stand-ins, and
@@ -60,10 +65,10 @@ def make(lab: Lab, image: Image) -> Path:
     target = path(lab, image.id)
     remove(lab, image.id)
     try:
-        boot = _prepare(lab, home, layers)
-        _partitions(target, image.volume_size)
+        boot = _prepare(lab, home, layers, root)
+        _partitions(target, image.volume_size, root)
         _boot_code(target, boot)
-        _file_system(target, home, layers, image.volume_size)
+        _file_system(target, home, layers, image.volume_size, root)
     except CommandError as error:
         remove(lab, image.id)
         raise operation_failed(f"{image.id}: its disk cannot be made: {error}") from None
@@ -80,7 +85,7 @@ def remove(lab: Lab, image_id: str) -> None:
     path(lab, image_id).unlink(missing_ok=True)
 
 
-def _prepare(lab: Lab, home: Path, layers: Sequence[Path]) -> bytes:
+def _prepare(lab: Lab, home: Path, layers: Sequence[Path], root: Root) -> bytes:
     """Run prepare.sh over the layers in a guest's sandbox; returns what it printed.
 
     What it changes is in the folder `upper` of `home`.
@@ -91,10 +96,10 @@ def _prepare(lab: Lab, home: Path, layers: Sequence[Path]) -> bytes:
     (home / "given" / "resolv.conf").write_text(f"nameserver {lab.resolver}\n")
     (home / "given" / "hosts").write_text("127.0.0.1 localhost\n")
     files = home / "lab"
-    (files / "fstab").write_text(_FSTAB.format(**distros.root()))
+    (files / "fstab").write_text(_FSTAB.format(partuuid=root.partuuid))
     (files / "network").write_text(_NETWORK)
-    (files / "masked").write_text("".join(f"{unit}\n" for unit in distros.tree()["mask"]))
-    (files / "remove").write_text("".join(f"{file}\n" for file in _OF_CONTAINERS))
+    (files / "masked").write_text("".join(f"{unit}\n" for unit in root.masked))
+    (files / "remove").write_text("".join(f"{file}\n" for file in root.of_containers))
     shutil.copy(HERE / "prepare.sh", files)
     first = lab.first_id(lab.gateway)
     done = subprocess.run(
@@ -129,13 +134,13 @@ def _prepare(lab: Lab, home: Path, layers: Sequence[Path]) -> bytes:
     return done.stdout
 
 
-def _partitions(disk: Path, gib: int) -> None:
+def _partitions(disk: Path, gib: int, root: Root) -> None:
     with disk.open("xb") as file:
         file.truncate(gib << 30)
     table = (
         "label: gpt\nunit: sectors\n"
         f'14 : start={_BIOS_BOOT}, size={_BIOS_BOOT_SIZE}, type="BIOS boot"\n'
-        f'1 : start={_ROOT}, type="Linux root (x86-64)", uuid={distros.root()["partuuid"]}\n'
+        f'1 : start={_ROOT}, type="Linux root (x86-64)", uuid={root.partuuid}\n'
     )
     run("sfdisk", "--quiet", "--no-tell-kernel", str(disk), text=table)
 
@@ -154,12 +159,12 @@ def _boot_code(disk: Path, boot: bytes) -> None:
         file.write(core)
 
 
-def _file_system(disk: Path, home: Path, layers: Sequence[Path], gib: int) -> None:
+def _file_system(disk: Path, home: Path, layers: Sequence[Path], gib: int, root: Root) -> None:
     """Make the root's file system of all layers, which are merged where only mkfs sees them."""
     size = (gib << 30) // _SECTOR - _ROOT - 2048  # sectors, without the second partition table
     lower = ":".join(str(layer) for layer in (home / "upper", *reversed(layers)))
     script = 'mount -t overlay -o "ro,lowerdir=$1" lab "$2" && shift 2 && exec mkfs.ext4 -d "$@"'
-    mkfs = ["-q", "-F", "-b", "4096", "-U", distros.root()["uuid"]]
+    mkfs = ["-q", "-F", "-b", "4096", "-U", root.uuid]
     run(
         *("env", f"MKE2FS_CONFIG={HERE / 'mke2fs.conf'}", "unshare", "--mount"),
         *("sh", "-c", script, "sh", lower, str(home / "root")),

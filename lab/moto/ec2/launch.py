@@ -18,6 +18,7 @@ from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from lab.moto.ec2 import capacity_reservations, filters, images, instance_profiles, volumes
 from lab.moto.ec2.calls import Request, call, error, is_device
@@ -202,6 +203,14 @@ def _fits(named: dict[str, Any], template: dict[str, Any], ami: Any) -> None:
         kind = template.get("instance_type") or kind
     if kind not in _types():
         raise error("InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
+    if any("efa" in str(nic.get("InterfaceType")) for nic in named.get("nics") or []):
+        known = INSTANCE_TYPES.get(kind)
+        if known and not known["NetworkInfo"].get("EfaSupported"):
+            # The sentence as in https://github.com/devopsacademyau/academy/pull/277
+            raise error(
+                "InvalidParameterCombination",
+                f"{kind} instances do not support Elastic Fabric Adapters.",
+            )
     arch = "arm64" if _ARM.match(kind) else "x86_64"
     if ami.architecture in ("arm64", "x86_64") and ami.architecture != arch:
         raise error(

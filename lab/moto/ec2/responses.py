@@ -7,6 +7,7 @@ there are any.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,8 @@ HANDLERS = (
 Method = Callable[[Any], Any]
 # moto's makes an AMI of nothing, and keeps an association's id.
 _REFUSED = ("RegisterImage", "ReplaceIamInstanceProfileAssociation")
+# They may change what outlives the lab's process.
+_CHANGES_IMAGES = re.compile("^(Create|Delete)Tags$|Image|SnapshotAttribute")
 
 
 class LabEC2(EC2Backend):  # type: ignore[misc]
@@ -178,16 +181,9 @@ def _answering(call: str, moto: Method | None) -> Method:
         )
 
     def worked_out(response: Any, parameters: dict[str, Any], chosen: list[dict[str, Any]]) -> Any:
-        if own:
-            if parameters.get("DryRun") and not own.tries:
-                raise DryRunClientError
-            request = calls.Request(call, parameters, response.ec2_backend, response, moto)
-            result = own.handler(request)
-            answer = EmptyResult() if result is None else ActionResult(result)
-        elif moto:
-            answer = _of_moto(call, moto, response, parameters)
-        else:
-            raise NotImplementedError(call)
+        answer = answered(response, parameters)
+        if _CHANGES_IMAGES.search(call) and not call.startswith("Describe"):
+            known_images.remember(response.ec2_backend)
         if isinstance(answer, ActionResult):
             consistency.note(call, answer.result)
         if isinstance(answer, ActionResult) and isinstance(answer.result, dict):
@@ -196,6 +192,17 @@ def _answering(call: str, moto: Method | None) -> Method:
                 _filter(call, answer.result, chosen)
             return ActionResult(pages.cut(call, answer.result, parameters))
         return answer
+
+    def answered(response: Any, parameters: dict[str, Any]) -> Any:
+        if own:
+            if parameters.get("DryRun") and not own.tries:
+                raise DryRunClientError
+            request = calls.Request(call, parameters, response.ec2_backend, response, moto)
+            result = own.handler(request)
+            return EmptyResult() if result is None else ActionResult(result)
+        if moto:
+            return _of_moto(call, moto, response, parameters)
+        raise NotImplementedError(call)
 
     return answer
 

@@ -88,6 +88,12 @@ def _of(snapshot: Any, permission: dict[str, str]) -> set[str]:
     return groups if "Group" in permission else users
 
 
+@call("GetEbsDefaultKmsKeyId")
+def _default_key(request: Request) -> dict[str, Any]:
+    """AWS's own: the lab lets nobody change it."""
+    return {"KmsKeyId": "alias/aws/ebs"}
+
+
 @call("DescribeSnapshotAttribute")
 def _attribute(request: Request) -> dict[str, Any]:
     snapshot = find(request.backend, request.parameters.get("SnapshotId"))

@@ -10,21 +10,23 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.core.exceptions import ServiceException
 from moto.ssm.models import ssm_backends
 
-from lab.api import session_token, wsgi
+from lab.api import answers
+from lab.api.answers import Answer
+from lab.api.call import Call
 from lab.moto import role_sessions
 from lab.moto.instances import LabInstance
 from lab.moto.ssm import agents, commands, documents, shown
 from lab.moto.ssm.errors import SsmError
 
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Request = dict[str, Any]
+_JSON = "application/x-amz-json-1.1"
 _MESSAGES = "EC2WindowsMessageDeliveryService"
 # How long a command waits for its instance when SendCommand does not say.
 _LIFETIME = 3600
@@ -49,41 +51,26 @@ class Manager:
             f"{_MESSAGES}.SendReply": self._reply,
         }
 
-    def over(self, moto: Application) -> Application:
-        """`moto`, with these calls answered here."""
+    def answer(self, call: Call) -> Answer | None:
+        """The answer to a call of Systems Manager; None for one that moto answers."""
+        if call.target not in self._calls and call.target not in self._of_agents:
+            return None
+        try:
+            return answers.of_json(self._answer(call, _read(call.body)) or {}, kind=_JSON)
+        except SsmError as error:
+            refusal = {"__type": error.code, "message": error.message}
+            return answers.of_json(refusal, "400 Bad Request", _JSON)
 
-        def application(environ: Any, start_response: Callable[..., Any]) -> Iterable[bytes]:
-            target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
-            if target not in self._calls and target not in self._of_agents:
-                return moto(environ, start_response)
-            try:
-                content = _read(wsgi.peeked(environ))
-                status, answer = "200 OK", self._answer(target, environ, content)
-            except SsmError as error:
-                status = "400 Bad Request"
-                answer = {"__type": error.code, "message": error.message}
-            data = json.dumps(answer or {}).encode()
-            start_response(
-                status,
-                [
-                    ("Content-Type", "application/x-amz-json-1.1"),
-                    ("Content-Length", str(len(data))),
-                ],
-            )
-            return [data]
-
-        return application
-
-    def _answer(self, target: str, environ: Any, request: Request) -> Any:
-        if target in self._calls:
-            return self._calls[target](wsgi.scope(environ)[0], request)
-        caller = role_sessions.instance_of(session_token.sent(environ))
+    def _answer(self, call: Call, request: Request) -> Any:
+        if call.target in self._calls:
+            return self._calls[call.target](call.region, request)
+        caller = role_sessions.instance_of(call.token)
         if caller is None:
             raise SsmError("AccessDeniedException", "the session token is not of an instance")
-        if target.endswith("UpdateInstanceInformation"):
+        if call.action == "UpdateInstanceInformation":
             self.agents.hear(caller[0].id, caller[0].region_name, caller[1], request)
             return None
-        return self._of_agents[target](caller[0], caller[1], request)
+        return self._of_agents[call.target](caller[0], caller[1], request)
 
     # What agents call.
 

@@ -11,7 +11,8 @@ import pytest
 from invoke import Context, Task
 
 from kiln.base.yaml_files import parse_template
-from kiln.cli import lab, launch, telemetry
+from kiln.cli import launch, telemetry
+from lab import tasks as lab
 from lab.base.settings import current
 from lab.daemon import control
 from lab.rootfs import importer

@@ -22,6 +22,7 @@ from kiln.cloud.target import Target
 from kiln.matrix import load
 from kiln.matrix.flags import overridden
 from kiln.packer import render
+from kiln.pipeline import verify
 
 MATRIX = """\
 defaults:
@@ -243,6 +244,35 @@ def test_checked_instance_is_launched_with_the_settings() -> None:
     wanted = Account(ssh_interface="public_ip")
     launch = instance.launch_settings(access, wanted, None, way.subnets[0])
     assert launch["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is True
+
+
+@pytest.mark.parametrize("account", [Account(), Account(ssh_interface="public_ip")])
+def test_efa_image_is_checked_with_an_efa_interface(account: Account) -> None:
+    way = Network((None,), "vpc-1", "public_ip", ())
+    access = Access("key", Path("key"), ("sg-01234567",), way)
+    (card,) = instance.launch_settings(access, account, None, None, efa=True)["NetworkInterfaces"]
+    assert (card["InterfaceType"], card["Groups"]) == ("efa", ["sg-01234567"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [("p5.48xlarge", True), ("g4dn.xlarge", False), ("p6-b300.48xlarge", False), ("other", False)],
+)
+def test_efa_interface_needs_efa_on_the_first_card(kind: str, *, wanted: bool) -> None:
+    recipe = next(item for item in load.load_recipes() if item.efa)
+    record = SimpleNamespace(recipe=recipe, verify_instance_type=kind)
+    assert verify.attaches_efa(record) is wanted  # type: ignore[arg-type]
+    without = SimpleNamespace(recipe=recipe.changed(efa=None), verify_instance_type=kind)
+    assert not verify.attaches_efa(without)  # type: ignore[arg-type]
+
+
+def test_efa_group_allows_all_traffic_in_itself(ec2: Any, tmp_path: Path) -> None:
+    run = Run("20261121T000000Z-aaaa", "row", tmp_path)
+    access = make_access(run, AWS, Account(), efa=True)
+    (group,) = ec2.describe_security_groups(GroupIds=list(access.security_groups))["SecurityGroups"]
+    for rules in (group["IpPermissions"], group["IpPermissionsEgress"]):
+        pairs = [pair["GroupId"] for rule in rules for pair in rule["UserIdGroupPairs"]]
+        assert pairs == [group["GroupId"]]
 
 
 def test_access_is_a_tagged_group_or_that_of_the_settings(

@@ -18,7 +18,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kiln.base.errors import KilnError
-from lab.api import entry, session_token, web_pages
+from lab.api import session_token, web_pages
+from lab.api.dispatch import Api, Callers
+from lab.api.faults import Faults
 from lab.base import folders
 from lab.base.settings import Lab
 
@@ -32,7 +34,8 @@ class Guarded:
 
     def __init__(self) -> None:
         self.reached: list[dict[str, Any]] = []
-        self.app = entry.guard(self._inner, OWN, lambda token: token == ROLE, addresses=[GATEWAY])
+        callers = Callers(OWN, lambda token: token == ROLE, [GATEWAY])
+        self.app = Api(self._inner, lambda call: None, Faults(), self._admin, callers)
 
     def _inner(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         self.reached.append(environ)
@@ -40,6 +43,10 @@ class Guarded:
             "200 OK", [("Content-Type", "text/xml"), ("Access-Control-Allow-Origin", "*")]
         )
         return [b"<ok/>"]
+
+    def _admin(self, path: str, body: Any) -> dict[str, str]:
+        self.reached.append({"path": path})
+        return {}
 
     def send(
         self, method: str, url: str, headers: dict[str, str], body: bytes = b""

@@ -260,3 +260,10 @@ def test_new_ids_are_unknown_for_a_moment_by_seed(monkeypatch: pytest.MonkeyPatc
     later = time.monotonic() + 10
     monkeypatch.setattr(consistency.time, "monotonic", lambda: later)
     consistency.require_known({"InstanceIds": new})
+
+
+def test_efa_interface_needs_a_type_with_efa(walk: Any, refused: Any) -> None:
+    card = {"DeviceIndex": 0, "InterfaceType": "efa"}
+    code, _ = refused(walk.launched, InstanceType="g4dn.xlarge", NetworkInterfaces=[card])
+    assert code == "InvalidParameterCombination"
+    assert walk.launched(InstanceType="g4dn.8xlarge", NetworkInterfaces=[card])["PublicIpAddress"]

@@ -11,8 +11,8 @@ import pytest
 from invoke import Context
 
 from kiln.base.errors import KilnError
-from kiln.cli import lab as lab_tasks
-from lab.api import entry
+from lab import tasks as lab_tasks
+from lab.api.dispatch import Api
 from lab.api.faults import Fault, Faults
 from lab.daemon import control
 
@@ -33,7 +33,7 @@ def ask(body: bytes) -> tuple[str, Any]:
         "CONTENT_LENGTH": str(len(body)),
         "wsgi.input": io.BytesIO(body),
     }
-    app = entry.wrap(lambda *_: [], ordered, admin)
+    app = Api(lambda *_: [], lambda call: None, ordered, admin)
     content = app(environ, lambda status, headers: answer.append(status))
     return answer[0], json.loads(b"".join(content))
 

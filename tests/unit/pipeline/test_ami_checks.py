@@ -127,6 +127,7 @@ def expected(recipe: dict[str, Any], gpu: object = KNOWN_CLOCKS, **more: Any) ->
         "boot_budget": {"unit": 5} if own_kernel else None,
         "exercise": True,
         "reboot": True,
+        "restart": {"instance_id": "i-1"},
         **more,
     }
 
@@ -396,10 +397,8 @@ def test_collector_starts_no_driver(tmp_path: Path) -> None:
 MAY_SKIP = {
     "test_container_toolkit::test_every_runtime_on_the_image_knows_it",
     "test_container_toolkit::test_container_runtimes_do_not_lower_limits",
-    "test_efa::test_every_attached_efa_interface_has_its_driver",
-    "test_efa::test_libfabric_offers_the_efa_interfaces",
-    "test_efa::test_efa_reaches_the_memory_of_gpus",
     "test_boot::test_containers_reach_imds",
+    "test_boot::test_selinux_contexts_of_our_files_are_the_policys",
     "test_container_toolkit::test_container_keeps_every_gpu_over_a_daemon_reload",
     "test_container_toolkit::test_container_may_lock_memory_and_open_files",
     "test_nccl_tests::test_nccl_chooses_efa",
@@ -430,7 +429,7 @@ def test_no_check_passes_on_an_empty_machine(
     )
     (recipe,) = [r for r in load_recipes() if r.distro.id == distro and r.flavor == "base"][:1]
     asked = recipe.changed(**{**FULL, "distro": recipe.distro, **more})
-    expect = expectations(asked, instance_type, "aws", own_kernel=True)
+    expect = expectations(asked, instance_type, "aws", own_kernel=True, efa_attached=True)
     junit = tmp_path / "j.xml"
     done = run_harness(
         *(

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from psutil import process_iter
@@ -333,3 +334,22 @@ def test_packer_waits_for_ssh_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) 
     plan: Any = SimpleNamespace(account=Account(), target=target, **digests)
     given = bake.run_variables(plan, Run("20260101T000000Z-abcd", "row", Path()), "abc")
     assert given["ssh_timeout"] == "1200.0s"
+
+
+def test_output_of_packer_notes_launch_waits_and_failure() -> None:
+    plan: Any = SimpleNamespace(account=Account())
+    draft: Any = SimpleNamespace(launched=[])
+    stage = MagicMock()
+    output = bake.PackerOutput(plan, MagicMock(), stage, draft)
+    for text in (
+        "Instance ID: i-0123456789abcdef0",
+        "Waiting for SSH to become available...",
+        "Provisioning with shell script: x/provisioners/cuda.sh",
+    ):
+        output.read(Event(1, "say", text))
+    assert draft.launched == ["i-0123456789abcdef0"]
+    waits = [call.args[0].split()[0] for call in stage.waits_for.call_args_list]
+    assert waits == ["SSH", "provisioner"]
+    output.read(Event(2, "error", "Script disconnected unexpectedly."))
+    found = output.reader.failure("Build 'kiln' errored: Script disconnected unexpectedly.")
+    assert found and found.component == "cuda"

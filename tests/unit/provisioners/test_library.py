@@ -99,8 +99,9 @@ def test_apt_retries_repository_that_does_not_answer(machine: Machine) -> None:
     )
     machine.works("kiln_refresh")
     assert machine.log("apt-get") == ["x"] * 3
-    machine.command("apt-get", f'echo "{words}" >&2')
-    machine.stops("kiln_refresh")
+    first = "W: Failed to fetch http://ppa.example/dists/jammy/InRelease  Could not resolve"
+    machine.command("apt-get", f'printf "%s\\n" "Err:1 x" "{first}" "W: Failed y" "{words}" >&2')
+    assert f"cannot be fetched: {first[3:]}" in machine.stops("kiln_refresh")
 
 
 @pytest.mark.parametrize("tool", ["dnf", "yum"])

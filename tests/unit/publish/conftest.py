@@ -17,7 +17,7 @@ from devel import lab_api
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline.record import write_record
-from kiln.publish import channels
+from kiln.publish import channels, copies
 from tests.unit.publish.channel import AL2, HOME, OTHER, RECIPE, Bake, Client, versions_of
 from tests.unit.records import a_record
 
@@ -56,6 +56,7 @@ def client(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cl
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "KILN")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
+    monkeypatch.setattr(copies, "_APPEARS", 0.5)
     for rhythm in ("poll_seconds", "wait_seconds"):
         monkeypatch.setattr(Target, rhythm, 0.01)
     for region in (HOME, OTHER):

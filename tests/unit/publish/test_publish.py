@@ -17,7 +17,7 @@ from kiln.base.vocabulary import read_time, utc_now
 from kiln.cloud.images import find_parent
 from kiln.consume import KINDS, launch_request, pinned
 from kiln.matrix.model import Publish
-from kiln.publish import channels, publish
+from kiln.publish import channels, copies, publish
 from kiln.publish.lines import channel_rows, history_rows
 from kiln.publish.promote import roll_back
 from kiln.publish.retire import Going, Retirement, plan_retirement, retire
@@ -140,13 +140,34 @@ SHARED: dict[str, Any] = {"accounts": ["111122223333"]}
 
 
 @pytest.mark.parametrize("own_at_home", [False, True])
-def test_sharing_awss_own_key_moves_no_channel(
+def test_sharing_awss_own_key_copies_nothing(
     client: Client, bake: Bake, *, own_at_home: bool
 ) -> None:
-    bake(3, of=_encrypted(client, _key(client) if own_at_home else None))
-    with pytest.raises(KilnError, match=r"could not be prepared in .* for 111122223333"):
+    ami_id = bake(3, of=_encrypted(client, _key(client) if own_at_home else None))
+    where = OTHER if own_at_home else f"{HOME}, {OTHER}"
+    with pytest.raises(KilnError, match=rf"cannot be shared in {where}: AWS's own key"):
         published(OTHER, settings=Publish.model_validate({"share": SHARED}))
+    assert _copies(client, ami_id) == []
     assert channels.held(AWS, LINE, "nightly") is None
+    if own_at_home:
+        keys = {OTHER: _key(client, OTHER)}
+        published(OTHER, settings=Publish.model_validate({"share": SHARED, "kms_keys": keys}))
+
+
+def _copies(client: Client, ami_id: str) -> list[str]:
+    copied = [{"Name": "tag:kiln:source-image", "Values": [ami_id]}]
+    found = client("ec2", OTHER).describe_images(Owners=["self"], Filters=copied)["Images"]
+    return [image["ImageId"] for image in found]
+
+
+def test_publishes_before_ec2_lists_the_copy_share_one(
+    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ami_id = bake(3)
+    monkeypatch.setattr(copies, "list_images", lambda target, **query: iter(()))
+    for _ in range(2):
+        published(OTHER)
+    assert len(_copies(client, ami_id)) == 1
 
 
 @pytest.mark.parametrize(

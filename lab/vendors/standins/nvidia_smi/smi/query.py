@@ -13,14 +13,11 @@ if TYPE_CHECKING:
 _CARD = dict.fromkeys(("timestamp", "gpu_name", "gpu_bus_id", "gpu_serial", "gpu_uuid"), "")
 # The fields of the smaller query options → their unit in the heading.
 KINDS = {
-    "remapped-rows": {
-        **_CARD, "remapped_rows.correctable": "", "remapped_rows.correctable_inactive": "",
-        "remapped_rows.uncorrectable": "", "remapped_rows.uncorrectable_inactive": "",
-        "remapped_rows.pending": "", "remapped_rows.failure": "",
-        "remapped_rows.histogram.max": "", "remapped_rows.histogram.high": "",
-        "remapped_rows.histogram.partial": "", "remapped_rows.histogram.low": "",
-        "remapped_rows.histogram.none": "",
-    },
+    "remapped-rows": dict(_CARD, **{"remapped_rows." + name: "" for name in (
+        "correctable", "correctable_inactive", "uncorrectable", "uncorrectable_inactive",
+        "pending", "failure", "histogram.max", "histogram.high", "histogram.partial",
+        "histogram.low", "histogram.none",
+    )}),
     "compute-apps": {**_CARD, "pid": "", "process_name": "", "used_gpu_memory": "MiB"},
 }  # fmt: skip
 ALIASES = {
