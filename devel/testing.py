@@ -62,7 +62,7 @@ def lint(*, install: bool = True) -> list[Finished]:
     python = [sys.executable, "-m"]
     files = scripts.committed()
     shell = scripts.of_language("shell", files)
-    finished = _side_by_side(
+    finished = side_by_side(
         {
             # The slowest first, and split in two, to keep both cores busy.
             "shellcheck (1/2)": ["shellcheck", "-x", *shell[::2]],
@@ -132,7 +132,7 @@ def _quick_linters() -> list[Finished]:
         # They are not run, but an import that fails is seen.
         "tests/lab imports": [*python, "pytest", "--collect-only", "-q", "tests/lab"],
     }
-    return _report(_side_by_side(commands))
+    return _report(side_by_side(commands))
 
 
 def browser_if_there_is_one() -> None:
@@ -204,7 +204,7 @@ def run_pytest(arguments: list[str], lab: int, output: TextIO | None = None) -> 
     ).returncode
 
 
-def _side_by_side(commands: dict[str, list[str]]) -> list[Finished]:
+def side_by_side(commands: dict[str, list[str]]) -> list[Finished]:
     with ThreadPoolExecutor(max_workers=cores()) as pool:
         return list(pool.map(lambda item: _run(*item), commands.items()))
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import json
-import os
-import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -16,18 +13,14 @@ import pytest
 
 from kiln import components
 from kiln.base.errors import KilnError
-from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from lab.base import settings
-from lab.rootfs import bases
 from lab.vendors import mirror
 from lab.vendors.mirror import amazon, ca, cuda_repository, debian, keys, nvidia_toolkit, repos
 from lab.vendors.packages import driver, model
 from lab.vendors.packages.model import File, Package
 
 RUN = "https://us.download.nvidia.com/tesla/{0}/NVIDIA-Linux-x86_64-{0}.run"
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests' root filesystems are made by root")
 
 
 @pytest.fixture(scope="module")
@@ -175,100 +168,6 @@ class TestPackages:
         for name, good in (("efa", True), ("ubuntu", False)):
             asked = ["gpgv", "--keyring", keyring.home / f"{name}.gpg", folder / "InRelease"]
             assert (subprocess.run(asked, capture_output=True, check=False).returncode == 0) is good
-
-
-@pytest.fixture
-def guest(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A throw-away copy of a base, as a mounted overlay."""
-    base = bases.ensure(request.param)
-    for name in ("upper", "work", "root"):
-        (tmp_path / name).mkdir()
-    options = f"lowerdir={base},upperdir={tmp_path}/upper,workdir={tmp_path}/work"
-    command = ["mount", "-t", "overlay", "kiln-test", "-o", options, str(tmp_path / "root")]
-    subprocess.run(command, check=True)
-    yield tmp_path / "root"
-    subprocess.run(["umount", "--lazy", tmp_path / "root"], check=True)
-
-
-def inside(root: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a guest's files, with the /proc that DKMS needs."""
-    enter = 'mount -t proc proc "$0/proc" && exec chroot "$0" /bin/bash -euc "$1"'
-    command = ["unshare", "--mount", "sh", "-c", enter, root, script]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def bring(root: Path, repo: repos.Repo | None, *wanted: str) -> None:
-    """Copy packages of a repository into a guest's /tmp."""
-    assert repo is not None
-    folder = repos.ensure(repo, settings.current().shared / "mirror" / "repos", keys.ensure())
-    for name in wanted:
-        (file,) = folder.glob(f"{name}.rpm")
-        (root / "tmp" / file.name).write_bytes(file.read_bytes())
-
-
-@AS_ROOT
-@pytest.mark.parametrize("guest", ["al2"], indirect=True)
-class TestRunFile:
-    KERNEL = "5.10.227-219.884.amzn2.x86_64"
-
-    @pytest.fixture
-    def ready(self, guest: Path) -> Path:
-        """A guest with kernel headers, compiler, DKMS and the .run file in /tmp."""
-        core = amazon.repository("2", "core", "x86_64")
-        kernel = amazon.repository("2", "kernel-5.10", "x86_64")
-        epel = amazon.repository("2", "epel", "x86_64")
-        bring(guest, core, "gcc-7*", "gcc10-10*", "make-*")
-        bring(guest, kernel, "kernel-5.10.227*", "kernel-devel-5.10.227*")
-        bring(guest, epel, "dkms-*")
-        file = mirror.find(RUN.format("510.47.03"))
-        assert file is not None
-        (guest / "tmp/driver.run").write_bytes(file.read_bytes())
-        return guest
-
-    def install(self, guest: Path, *options: str) -> subprocess.CompletedProcess[str]:
-        return inside(
-            guest, f"sh /tmp/driver.run --silent --kernel-name={self.KERNEL} {' '.join(options)}"
-        )
-
-    def tell_dkms(self, guest: Path) -> None:
-        """Make DKMS use the kernel's own compiler, as a provisioner does."""
-        skip = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(PROVISIONERS / "lib", guest / "tmp/lib", ignore=skip, dirs_exist_ok=True)
-        given = "KILN_DIR=/tmp KILN_ETC=/tmp/etc KILN_DISTRO=al2 KILN_FAMILY=al"
-        given += " KILN_PACKAGE_MANAGER=yum KILN_COMPONENT=nvidia-driver"
-        done = inside(
-            guest, f"export {given}; . /tmp/lib/kiln.sh; kiln_dkms_compiler {self.KERNEL} nvidia"
-        )
-        assert done.returncode == 0, done.stderr
-
-    def test_packages_carry_the_signature_that_the_base_trusts(self, ready: Path) -> None:
-        checked = inside(ready, "rpmkeys --checksig --define '_pkgverify_level all' /tmp/*.rpm")
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-
-    def test_the_module_is_built_for_the_kernel_that_was_named(self, ready: Path) -> None:
-        assert inside(ready, "rpm -i --nodeps /tmp/*.rpm").returncode == 0
-        self.tell_dkms(ready)
-        done = self.install(ready, "--dkms", "--no-questions", "--ui=none")
-        assert done.returncode == 0, done.stderr
-        message = inside(ready, f"modinfo -k {self.KERNEL} nvidia").stdout
-        assert "version:        510.47.03" in message
-        assert "license:        NVIDIA" in message
-        assert f"vermagic:       {self.KERNEL} " in message
-        status = inside(ready, "dkms status").stdout
-        assert f"nvidia/510.47.03, {self.KERNEL}, x86_64: installed" in status
-        assert "libcuda.so.1" in inside(ready, "ldconfig -p").stdout
-        state = json.loads((ready / "var/lib/kiln-lab/driver.json").read_text())
-        assert state == {"version": "510.47.03", "kernel_module": "proprietary", "cuda": "11.6"}
-
-    def test_the_kernels_own_compiler_is_asked_for(self, ready: Path) -> None:
-        inside(ready, "rpm -i --nodeps /tmp/*.rpm")
-        done = self.install(ready)
-        assert done.returncode == 1
-        assert "Compiler version check failed: the kernel was built with gcc10-gcc" in done.stderr
-        again = inside(
-            ready, f"CC=gcc10-gcc sh /tmp/driver.run --silent --kernel-name={self.KERNEL}"
-        )
-        assert again.returncode == 0, again.stderr
 
 
 def test_known_compile_failure_fails_in_the_lab(tmp_path: Path) -> None:

@@ -24,12 +24,6 @@ source "amazon-ebs" "reboot" {
   snapshot_users                        = ["210987654321"]
   ena_support                           = true
   temporary_security_group_source_cidrs = ["127.0.0.1/32"]
-  launch_block_device_mappings {
-    device_name           = "/dev/sdf"
-    volume_size           = 1
-    volume_type           = "gp2"
-    delete_on_termination = true
-  }
 }
 
 build {

@@ -20,6 +20,8 @@ import pytest
 
 from tests.unit.cli.conftest import Done
 
+pytestmark = pytest.mark.slow
+
 AL2 = "al2-510.47.03-cuda11.6-base-x86_64"
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03")
 AMI = "ami-0123456789abcdef0"

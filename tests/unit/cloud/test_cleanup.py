@@ -23,6 +23,8 @@ from kiln.cloud.target import Target
 from kiln.pipeline import bake
 from tests.unit.publish.faults import at_each_call
 
+pytestmark = pytest.mark.slow
+
 AWS = Target("a test", "eu-central-1", account="123456789012")
 MINE = "20261121T000000Z-aaaa"
 OTHERS = "20261121T000000Z-bbbb"

@@ -27,6 +27,8 @@ from kiln.compat.engine import (
 from kiln.matrix.load import load_recipes
 from tests.unit.records import a_record
 
+pytestmark = pytest.mark.slow
+
 RECIPES = load_recipes()
 
 

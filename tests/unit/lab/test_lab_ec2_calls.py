@@ -56,17 +56,6 @@ def test_images_are_found_by(account: Any, image: Any, name: str, value: str, th
     assert (image["ImageId"] in {image["ImageId"] for image in found}) is there
 
 
-def test_values_are_any_of_and_filters_all_of(account: Any, image: Any) -> None:
-    def found(*chosen: tuple[str, list[str]]) -> bool:
-        how = [{"Name": name, "Values": values} for name, values in chosen]
-        images = account.describe_images(Owners=["self"], Filters=how)["Images"]
-        return image["ImageId"] in {image["ImageId"] for image in images}
-
-    assert found(("architecture", ["arm64", "x86_64"]))
-    assert found(("architecture", ["x86_64"]), ("tag:team", ["ml"]))
-    assert not found(("architecture", ["x86_64"]), ("tag:team", ["ops"]))
-
-
 @pytest.fixture(scope="module")
 def instance(walk: Any) -> Any:
     role = [{"ResourceType": "instance", "Tags": [{"Key": "role", "Value": "web"}]}]

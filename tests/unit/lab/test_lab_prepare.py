@@ -21,6 +21,8 @@ from lab.target import LabTarget
 from lab.vendors import mirror, recipe_cache
 from lab.vendors.mirror import repos
 
+pytestmark = pytest.mark.slow
+
 
 def row(distro: str) -> Recipe:
     return next(

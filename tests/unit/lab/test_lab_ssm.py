@@ -14,6 +14,8 @@ from lab.moto.ssm.commands import Command, Invocation, Plugin
 from lab.moto.ssm.documents import Step
 from lab.moto.ssm.errors import SsmError
 
+pytestmark = pytest.mark.slow
+
 STEP = Step("shell", "true", 10, runs=True, on_failure="")
 
 
