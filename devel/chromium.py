@@ -69,7 +69,7 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyUp", **key_)
 
     def looks(self, width: int, scheme: str = "light") -> None:
-        """A window's width and the colour scheme."""
+        """A window's width and the color scheme."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1,
             mobile=width < 600,

@@ -21,7 +21,7 @@ from kiln.base import account
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.base.templates import render
-from kiln.catalogue import model as catalogue_model
+from kiln.catalog import model as catalog_model
 from kiln.cli import targets
 from kiln.cli.output import output
 from kiln.cli.task import GROUPS, KilnTask, flag
@@ -37,7 +37,7 @@ from kiln.packer.render import stale_files, write_all
 from kiln.publish import codebuild
 from kiln.telemetry import stack
 from kiln.telemetry.settings import Telemetry
-from kiln.xid import catalogue
+from kiln.xid import catalog
 from lab.rootfs import pci
 
 # Whatever KILN_MATRIX says: what is generated is committed with it.
@@ -156,9 +156,9 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         version_info.record_json_schema,
         "kiln/image/version_info.py",
     ),
-    ROOT / "docs/catalogue.schema.json": (
-        catalogue_model.catalogue_json_schema,
-        "kiln/catalogue/model.py",
+    ROOT / "docs/catalog.schema.json": (
+        catalog_model.catalog_json_schema,
+        "kiln/catalog/model.py",
     ),
     iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
     iam.POLICY_FILE_SETTINGS: (
@@ -191,8 +191,8 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     },
     ROOT / "docs/cli.md": (_cli, "the tasks' docstrings"),
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge"),
-    catalogue.PAGE: (catalogue.page_text, "kiln/facts/knowledge/xid.yaml"),
-    catalogue.CATALOGUE: (catalogue.catalogue_text, "kiln/facts/knowledge/xid.yaml"),
+    catalog.PAGE: (catalog.page_text, "kiln/facts/knowledge/xid.yaml"),
+    catalog.CATALOG: (catalog.catalog_text, "kiln/facts/knowledge/xid.yaml"),
     instance_types.DEVICES_FILE: (
         instance_types.gpu_devices_text,
         "kiln/facts/knowledge/instances.yaml",

@@ -29,9 +29,9 @@ def allowed(by: str) -> set[str]:
 
 
 def called_in_builds() -> dict[str, str]:
-    """The AWS calls of all tasks but those of kiln/publish, fleet and catalogue, and of stacks →
+    """The AWS calls of all tasks but those of kiln/publish, fleet and catalog, and of stacks →
     file:line of their first use."""
-    others = {ROOT / "kiln" / name for name in ("publish", "fleet", "catalogue")}
+    others = {ROOT / "kiln" / name for name in ("publish", "fleet", "catalog")}
     of_stacks = {_module(name) for name in publishing_facts()["stack"]["modules"]}
     every = (ROOT / "kiln").rglob("*.py")
     return called(

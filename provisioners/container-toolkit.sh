@@ -46,7 +46,7 @@ case $CONTAINER_RUNTIME_REGISTRY in
     # too, dockerd takes that one. The ECS agent looks for GPUs only if its configuration enables that.
     docker-runtimes.d)
         [[ -x /usr/libexec/docker/docker-setup-runtimes.sh ]] || kiln_die "the parent has no docker of Amazon's" \
-            "the flavour ecs needs an ECS-optimized parent AMI"
+            "the flavor ecs needs an ECS-optimized parent AMI"
         ! grep -qs '"nvidia"' /etc/docker/daemon.json || kiln_die "/etc/docker/daemon.json of the parent names the runtime nvidia" \
             "dockerd would take that one instead of /etc/docker-runtimes.d/nvidia; use the ECS-optimized AMI as it is"
         mkdir -p /etc/docker-runtimes.d /var/lib/ecs
@@ -59,7 +59,7 @@ case $CONTAINER_RUNTIME_REGISTRY in
     # At boot nodeadm writes containerd's configuration anew, and makes nvidia the default runtime where its
     # program is installed.
     nodeadm)
-        command -v nodeadm >/dev/null || kiln_die "the parent has no nodeadm" "the flavour eks needs an EKS-optimized parent AMI"
+        command -v nodeadm >/dev/null || kiln_die "the parent has no nodeadm" "the flavor eks needs an EKS-optimized parent AMI"
         [[ -x /usr/bin/nvidia-container-runtime ]] || kiln_die "/usr/bin/nvidia-container-runtime is missing: nodeadm would not use it"
         ;;
 esac

@@ -1,6 +1,6 @@
 """Draw what a command printed as an SVG: `python docs/images/terminal.py "$ command" <output >svg`.
 
-The text is drawn as it came, wrapped as a terminal of 110 columns would; only colours are added.
+The text is drawn as it came, wrapped as a terminal of 110 columns would; only colors are added.
 """
 
 import re
@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 COLUMNS = 110
 ADVANCE, LINE, MARGIN = 8.43, 19, 16
-COLOURS = (
+COLORS = (
     (r"^\$ .*", "#ffffff"),
     (r"^ok(?= )", "#7ec699"),
     (r"^failed(?= )|[1-9]\d* failed", "#f47067"),
@@ -29,15 +29,15 @@ def wrapped(text: str) -> list[str]:
 
 
 def spans(line: str) -> str:
-    """A line as SVG, coloured."""
-    colours: list[str | None] = [None] * len(line)
-    for pattern, colour in COLOURS:
+    """A line as SVG, colored."""
+    colors: list[str | None] = [None] * len(line)
+    for pattern, color in COLORS:
         for match in re.finditer(pattern, line):
-            colours[match.start() : match.end()] = [colour] * len(match.group())
+            colors[match.start() : match.end()] = [color] * len(match.group())
     parts, start = [], 0
     for end in range(1, len(line) + 1):
-        if end == len(line) or colours[end] != colours[start]:
-            fill = f' fill="{colours[start]}"' if colours[start] else ""
+        if end == len(line) or colors[end] != colors[start]:
+            fill = f' fill="{colors[start]}"' if colors[start] else ""
             parts.append(f"<tspan{fill}>{escape(line[start:end])}</tspan>")
             start = end
     return "".join(parts)

@@ -131,9 +131,9 @@ def explain(code: str) -> None:
 
     code: 79, xid79 or sxid12028
     """
-    from kiln.xid import catalogue
+    from kiln.xid import catalog
 
-    entry = catalogue.explain_code(code)
+    entry = catalog.explain_code(code)
     rows = []
     for key, value in entry.items():
         if (value or value is False) and key not in ("kind", "code", "name"):
@@ -193,5 +193,5 @@ def _line(event: dict[str, Any]) -> str:
     times = f" (x{event['count']})" if event.get("count", 1) > 1 else ""
     return (
         f"{event['severity'] or '-':<8} {kind:<11} {event['pci'] or '-':<14} "
-        f"{event['name'] or 'not in the catalogue'}{process}{times}: {event['action'] or '-'}"
+        f"{event['name'] or 'not in the catalog'}{process}{times}: {event['action'] or '-'}"
     )

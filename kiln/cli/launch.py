@@ -1,4 +1,4 @@
-"""Tasks for those who launch images: consume, catalogue."""
+"""Tasks for those who launch images: consume, catalog."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln.cli.output import log, output, table
 from kiln.cli.task import Flags, flag, task
 
 if TYPE_CHECKING:
-    from kiln.catalogue.model import Catalogue
+    from kiln.catalog.model import Catalog
     from kiln.cloud.target import Target
 
 
@@ -107,7 +107,7 @@ def write(out: str | None, text: str, answer: object) -> None:
 
 
 @task("Launch")
-def catalogue(
+def catalog(
     out: str | None = None,
     publish: str | None = None,
     regions: str | None = None,
@@ -117,10 +117,10 @@ def catalogue(
 ) -> None:
     """Write a web site of the images and what is on them.
 
-    ./invoke catalogue --out site
+    ./invoke catalog --out site
 
-    out: folder of the site: --out site (default: build/catalogue)
-    publish: copy it to S3: --publish s3://my-bucket/catalogue
+    out: folder of the site: --out site (default: build/catalog)
+    publish: copy it to S3: --publish s3://my-bucket/catalog
     regions: instead of all regions of the matrix: --regions eu-west-1,us-west-2
     """
     from kiln.base.paths import build_dir
@@ -129,8 +129,8 @@ def catalogue(
     if publish:
         vocabulary.S3_PLACE.required(publish, "--publish")
     shown = regions_to_show(regions)
-    folder = Path(out) if out else build_dir() / "catalogue"
-    made = make_catalogue(place.choose_running(), shown, records, folder, publish)
+    folder = Path(out) if out else build_dir() / "catalog"
+    made = make_catalog(place.choose_running(), shown, records, folder, publish)
     counts = {
         "folder": str(folder),
         "lines": len(made.lines),
@@ -141,20 +141,20 @@ def catalogue(
     output(counts, f"{folder / 'index.html'}: {text}")
 
 
-def make_catalogue(
+def make_catalog(
     target: Target, regions: Sequence[str], records: RecordSettings, folder: Path, url: str | None
-) -> Catalogue:
+) -> Catalog:
     """Gather what the target's channels hold, write the site to `folder` and copy it to S3."""
-    from kiln.catalogue.gather import gather_catalogue
-    from kiln.catalogue.site import publish_site, site_files, write_site
+    from kiln.catalog.gather import gather_catalog
+    from kiln.catalog.site import publish_site, site_files, write_site
     from kiln.matrix import load
     from kiln.publish.lines import line_settings
 
     recipes = load.load_recipes()
     if shelf := records.shelf(target):
         shelf.fetch_newest([recipe.name for recipe in recipes], log, each=10)
-    gathered = gather_catalogue(target, recipes, line_settings(), regions, log)
+    gathered = gather_catalog(target, recipes, line_settings(), regions, log)
     write_site(site_files(gathered, log), folder)
     if url:
         publish_site(folder, url, target, log)
-    return gathered.catalogue
+    return gathered.catalog

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import vocabulary
 from kiln.base.errors import named_by
 from kiln.base.progress import Progress
-from kiln.cli.launch import make_catalogue
+from kiln.cli.launch import make_catalog
 from kiln.cli.options import Place, RecordSettings, Rows
 from kiln.cli.output import log, output, table
 from kiln.cli.task import Flags, task
@@ -34,12 +34,12 @@ class Report(Flags):
 
     out: folder of report.html, .md and .json: --out DIR (default: build/nightly/TIME)
     topic: SNS topic that gets the report's first lines: --topic arn:aws:sns:…
-    catalogue: S3 prefix of the catalogue to renew at the end: --catalogue s3://bucket/catalogue
+    catalog: S3 prefix of the catalog to renew at the end: --catalog s3://bucket/catalog
     """
 
     out: str | None = None
     topic: str | None = None
-    catalogue: str | None = None
+    catalog: str | None = None
 
     def require_places(self) -> None:
         """Require a folder, a topic and a place in S3 that are possible."""
@@ -49,11 +49,11 @@ class Report(Flags):
                 Path(self.out).mkdir(parents=True, exist_ok=True)
         if self.topic is not None:
             vocabulary.TOPIC.required(self.topic, "--topic")
-        if self.catalogue:
-            vocabulary.S3_PLACE.required(self.catalogue, "--catalogue")
+        if self.catalog:
+            vocabulary.S3_PLACE.required(self.catalog, "--catalog")
 
     def show(self, results: list[RowResult], target: Target, records: RecordSettings) -> int:
-        """Write, send and print the report, and renew the catalogue; return the exit status."""
+        """Write, send and print the report, and renew the catalog; return the exit status."""
         from kiln.base.paths import build_dir
         from kiln.publish import night
         from kiln.publish.lines import regions_to_show
@@ -61,9 +61,9 @@ class Report(Flags):
         night.write_report(results, self.out)
         if self.topic:
             night.send_report(target, self.topic, results)
-        if self.catalogue:
-            folder = build_dir() / "catalogue"
-            make_catalogue(target, regions_to_show(None), records, folder, self.catalogue)
+        if self.catalog:
+            folder = build_dir() / "catalog"
+            make_catalog(target, regions_to_show(None), records, folder, self.catalog)
         output(results, night.report_text(results))
         return 1 if any(result.action == "failed" for result in results) else 0
 

@@ -22,8 +22,8 @@ POLICY_FILE = ROOT / "docs" / "iam-policy.json"
 POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
 # retire and sweep; nightly.plan and the end of its night; stack.deploy, whose calls CloudFormation
-# makes; those of the fleet; catalogue.
-PUBLISHING = ("publish", "promote", "retire", "plan", "stack", "fleet", "catalogue")
+# makes; those of the fleet; catalog.
+PUBLISHING = ("publish", "promote", "retire", "plan", "stack", "fleet", "catalog")
 # The account of an ARN such as arn:aws:ec2:*:*:instance/*; an image's may be empty and stays.
 _ANY_ACCOUNT = re.compile(r"^(arn:aws:[^:]*:[^:]*:)\*:")
 

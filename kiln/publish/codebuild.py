@@ -76,7 +76,7 @@ def codebuild_text() -> str:
         "deploy/nightly-codebuild.yaml.j2",
         build_policy=_in_any_partition(iam.policy()),
         plan_policy=_without("plan", "RunBatches", "SendReports"),
-        catalogue_policy=_without("catalogue", "WriteTheSite"),
+        catalog_policy=_without("catalog", "WriteTheSite"),
         publish_policy=_in_any_partition(iam.policy("publish")),
     )
 

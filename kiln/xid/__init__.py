@@ -1,1 +1,1 @@
-"""Xid and SXid events on any machine: the catalogue and the parser."""
+"""Xid and SXid events on any machine: the catalog and the parser."""

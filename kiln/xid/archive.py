@@ -20,7 +20,7 @@ event = runtime_module("gpu_xid.event")
 host = runtime_module("gpu_xid.host")
 kmsg = runtime_module("gpu_xid.kmsg")
 parse = runtime_module("gpu_xid.parse")
-_catalogue = runtime_module("gpu_xid.catalogue")
+_catalog = runtime_module("gpu_xid.catalog")
 
 # An archive can be anything (a disk image, a gigabyte without a newline), and JSON holds a whole
 # console in one line. What stands before a message is short.
@@ -231,8 +231,8 @@ class _Log:
     """What a log has said so far that later lines refer to."""
 
     def __init__(self) -> None:
-        self.catalogue = _catalogue.Catalogue()
-        parse.set_message_starts(self.catalogue.entry("message starts") or ())
+        self.catalog = _catalog.Catalog()
+        parse.set_message_starts(self.catalog.entry("message starts") or ())
         self.gpus = host.Gpus(())
         self.driver: str | None = None
         self.taken = 0  # lines of which something was made
@@ -283,7 +283,7 @@ class _Log:
         if lost or fields.get("xid") == 79:
             fields["xid"] = 79
             self.fallen.add(host.short(fields["pci"]) if fields["pci"] else None)
-        self.catalogue.classify(fields, self.driver)
+        self.catalog.classify(fields, self.driver)
         self.gpus.add_to(fields)
         if lost:
             fields["xid"] = None

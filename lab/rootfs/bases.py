@@ -37,7 +37,7 @@ _STAGE = "/usr/lib/kiln-lab-cloud-init/cloud-init"
 def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = None) -> Path:
     """The root filesystem of a distribution, made when it is missing. Callers must not change it.
 
-    `distro_id` may name a parent of a flavour: al2023+eks. `progress` gets one line per step.
+    `distro_id` may name a parent of a flavor: al2023+eks. `progress` gets one line per step.
     Raises KilnError for an unknown distribution, and operation_failed without root or when
     mmdebstrap or the package mirror fails.
     """

@@ -17,7 +17,7 @@ from kiln.base import versions, yaml_files
 from kiln.base.errors import KilnError, did_you_mean
 from lab.base.shell import run
 from lab.rootfs import distros
-from lab.vendors.mirror import catalogue, cuda_repository, efa
+from lab.vendors.mirror import catalog, cuda_repository, efa
 from lab.vendors.packages import model, rpm, system
 from lab.vendors.packages.model import File, Package
 
@@ -98,7 +98,7 @@ _PROPRIETARY = ("kmod-nvidia-latest-dkms", "cuda-drivers")
 
 def _nvidia(entry: dict[str, Any], distro_id: str, arch: str) -> list[Package]:
     """NVIDIA's packages, as its repositories have them: of the driver those of the open module."""
-    release = catalogue.driver(entry.get("driver", ""))
+    release = catalog.driver(entry.get("driver", ""))
     if release is None:
         return []
     shape = {"format": "rpm", "arch": arch, "libdir": cuda_repository.libdir("rpm", arch)}

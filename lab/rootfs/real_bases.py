@@ -40,7 +40,7 @@ def find(distro_id: str, arch: str) -> Path | None:
 
 
 def of_guest(distro_id: str, arch: str) -> Path:
-    """What a guest boots from. Parents of flavours, and distributions that no build with the real
+    """What a guest boots from. Parents of flavors, and distributions that no build with the real
     vendors has asked for, are the lab's."""
     own = find(distro_id, arch) if distro_id in bases.ids() else None
     return own or bases.ensure(distro_id, arch)

@@ -37,7 +37,7 @@ def refuse_impossible(recipes: Sequence[Recipe]) -> None:
     for recipe in recipes:
         if recipe.flavor != "base":
             raise KilnError(
-                f"{recipe.name}: --vendors real has no parent for flavour {recipe.flavor}: AWS "
+                f"{recipe.name}: --vendors real has no parent for flavor {recipe.flavor}: AWS "
                 "publishes it as an AMI only, so nothing of it can be installed here",
                 hint="build a base row, build in AWS (--target aws), or leave out --vendors real",
             )

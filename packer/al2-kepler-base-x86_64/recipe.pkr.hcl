@@ -1,4 +1,4 @@
-# packer/al2-kepler-base-x86_64: Amazon Linux 2, stack kepler, flavour base, x86_64
+# packer/al2-kepler-base-x86_64: Amazon Linux 2, stack kepler, flavor base, x86_64
 # Written by `./invoke render` from amis.yaml: edit there.
 #
 # This file holds what is baked into this AMI, files/etc/kiln/recipe.json the rest of its recipe.

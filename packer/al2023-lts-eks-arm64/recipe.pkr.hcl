@@ -1,4 +1,4 @@
-# packer/al2023-lts-eks-arm64: Amazon Linux 2023, stack lts, flavour eks, arm64
+# packer/al2023-lts-eks-arm64: Amazon Linux 2023, stack lts, flavor eks, arm64
 # Written by `./invoke render` from amis.yaml: edit there.
 #
 # This file holds what is baked into this AMI, files/etc/kiln/recipe.json the rest of its recipe.

@@ -1,4 +1,4 @@
-# packer/al2023-lts-eks-x86_64: Amazon Linux 2023, stack lts, flavour eks, x86_64
+# packer/al2023-lts-eks-x86_64: Amazon Linux 2023, stack lts, flavor eks, x86_64
 # Written by `./invoke render` from amis.yaml: edit there.
 #
 # This file holds what is baked into this AMI, files/etc/kiln/recipe.json the rest of its recipe.

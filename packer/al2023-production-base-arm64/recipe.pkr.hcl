@@ -1,4 +1,4 @@
-# packer/al2023-production-base-arm64: Amazon Linux 2023, stack production, flavour base, arm64
+# packer/al2023-production-base-arm64: Amazon Linux 2023, stack production, flavor base, arm64
 # Written by `./invoke render` from amis.yaml: edit there.
 #
 # This file holds what is baked into this AMI, files/etc/kiln/recipe.json the rest of its recipe.

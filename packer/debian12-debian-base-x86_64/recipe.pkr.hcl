@@ -1,4 +1,4 @@
-# packer/debian12-debian-base-x86_64: Debian 12, stack debian, flavour base, x86_64
+# packer/debian12-debian-base-x86_64: Debian 12, stack debian, flavor base, x86_64
 # Written by `./invoke render` from amis.yaml: edit there.
 #
 # This file holds what is baked into this AMI, files/etc/kiln/recipe.json the rest of its recipe.

@@ -10,7 +10,7 @@ locals {
     "NVIDIA driver ${local.recipe.driver} (${local.recipe.kernel_module})",
     local.recipe.cuda == null ? "" : "CUDA ${local.recipe.cuda}",
     local.recipe.nccl == null ? "" : "NCCL ${local.recipe.nccl}",
-    "flavour ${local.recipe.flavor}",
+    "flavor ${local.recipe.flavor}",
   ]))
 
   # On everything a run makes. none: the component is not on the image.

@@ -1,4 +1,4 @@
-# packer/ubuntu2004-focal_last-base-x86_64: Ubuntu 20.04, stack focal_last, flavour base, x86_64
+# packer/ubuntu2004-focal_last-base-x86_64: Ubuntu 20.04, stack focal_last, flavor base, x86_64
 # Written by `./invoke render` from amis.yaml: edit there.
 #
 # This file holds what is baked into this AMI, files/etc/kiln/recipe.json the rest of its recipe.

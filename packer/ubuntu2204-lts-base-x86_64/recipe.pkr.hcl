@@ -1,4 +1,4 @@
-# packer/ubuntu2204-lts-base-x86_64: Ubuntu 22.04, stack lts, flavour base, x86_64
+# packer/ubuntu2204-lts-base-x86_64: Ubuntu 22.04, stack lts, flavor base, x86_64
 # Written by `./invoke render` from amis.yaml: edit there.
 #
 # This file holds what is baked into this AMI, files/etc/kiln/recipe.json the rest of its recipe.

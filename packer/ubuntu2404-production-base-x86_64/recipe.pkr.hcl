@@ -1,4 +1,4 @@
-# packer/ubuntu2404-production-base-x86_64: Ubuntu 24.04, stack production, flavour base, x86_64
+# packer/ubuntu2404-production-base-x86_64: Ubuntu 24.04, stack production, flavor base, x86_64
 # Written by `./invoke render` from amis.yaml: edit there.
 #
 # This file holds what is baked into this AMI, files/etc/kiln/recipe.json the rest of its recipe.

@@ -57,9 +57,9 @@ class Plan:
     def owner(self, check: str) -> Mutation:
         return next(m for item in self.rounds for m in item if check in m.checks)
 
-    def colours(self, check: str) -> list[str]:
+    def colors(self, check: str) -> list[str]:
         """The check's expected outcome in each round: red, green, or any if it may be either."""
-        return [_colour(check, item) for item in self.rounds]
+        return [_color(check, item) for item in self.rounds]
 
 
 @dataclass(frozen=True)
@@ -132,15 +132,15 @@ def verdict(made: Plan, found: list[Round], check: str) -> str:
     """Empty when the check has the expected outcomes, else a description of the problem."""
     owner = made.owner(check)
     seen = [item.outcomes.get(check, "not run") for item in found]
-    for number, colour in enumerate(made.colours(check)):
-        if colour == "red" and seen[number] != "failed":
+    for number, color in enumerate(made.colors(check)):
+        if color == "red" and seen[number] != "failed":
             output = found[number].outputs.get(owner.command, "")
             return (
                 f"{check} {seen[number]} on a guest broken by: {owner.command.strip()}"
                 + (f"\nwhich said: {output}" if output else "")
                 + f"\nmade beside it: {_listed(made.rounds[number], owner)}"
             )
-        if colour == "green" and seen[number] != "passed":
+        if color == "green" and seen[number] != "passed":
             return (
                 f"{check} {seen[number]} on a guest that its own mutation had not broken: "
                 f"{found[number].messages.get(check, '')}"
@@ -150,7 +150,7 @@ def verdict(made: Plan, found: list[Round], check: str) -> str:
     return ""
 
 
-def _colour(check: str, made: Iterable[Mutation]) -> str:
+def _color(check: str, made: Iterable[Mutation]) -> str:
     if any(check in mutation.also for mutation in made):
         return "any"
     return "red" if any(check in mutation.checks for mutation in made) else "green"

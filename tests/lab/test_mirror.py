@@ -82,7 +82,7 @@ class TestServer:
         assert fetch(served[0], RUN.format("510.47.04"))[0] == 404
         with pytest.raises(KilnError, match=r"has no https://us\.download") as raised:
             mirror.sha256(RUN.format("510.47.04"))
-        assert "catalogue.yaml" in raised.value.hint
+        assert "catalog.yaml" in raised.value.hint
 
     def test_nothing_outside_a_repository_can_be_asked_for(
         self, served: tuple[int, int, Path]

@@ -96,7 +96,7 @@ def test_check_that_fails_everywhere_is_named_with_what_was_made(attributes):
 
 def test_declared_side_effect_may_fail_a_check_or_not():
     plan = mutations.plan([A, B, C], attributes=True)
-    assert "any" in plan.colours("check c")
+    assert "any" in plan.colors("check c")
     for outcome in ("passed", "failed"):
         result = [
             Round({**item.outcomes, **({"check c": outcome} if A in made else {})})

@@ -4,7 +4,7 @@
     ...
     mirror.close()
 
-catalogue.yaml says which versions exist; docs/lab-stand-ins.md says how to add one.
+catalog.yaml says which versions exist; docs/lab-stand-ins.md says how to add one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def sha256(url: str, state: Path | None = None) -> str:
     if file is None or not file.is_file():
         raise KilnError(
             f"the lab mirror has no {url}",
-            hint="see lab/vendors/mirror/catalogue.yaml for the versions in the lab",
+            hint="see lab/vendors/mirror/catalog.yaml for the versions in the lab",
         )
     return hashlib.sha256(file.read_bytes()).hexdigest()
 

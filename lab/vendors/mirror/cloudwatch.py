@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from kiln.base.vocabulary import UNAME_OF_DEB
-from lab.vendors.mirror import catalogue
+from lab.vendors.mirror import catalog
 from lab.vendors.mirror.site import Site, route
 from lab.vendors.packages import bytecode, deb, model, rpm
 from lab.vendors.standins.cloudwatch_agent import install
@@ -23,7 +23,7 @@ _FORMATS = {"amazon_linux": "rpm", "redhat": "rpm", "ubuntu": "deb", "debian": "
 
 def package(build: str, format_: str, arch: str, target: Path) -> bool:
     """Write the agent's package of one build, such as 1.300072.0b1766; False when unknown."""
-    if build not in catalogue.cloudwatch_agent():
+    if build not in catalog.cloudwatch_agent():
         return False
     program = {path: model.File(content) for path, content in install.files().items()}
     agent = bytecode.with_compiled(program)
@@ -43,7 +43,7 @@ def _answer(site: Site, url: re.Match[str]) -> Path | None:
         return None
     build = url["build"]
     if build == "latest":
-        build = catalogue.cloudwatch_agent()[-1]
+        build = catalog.cloudwatch_agent()[-1]
     name = f"{url['os']}-{url['machine']}-{build}-amazon-cloudwatch-agent.{format_}"
     file = site.made(name, partial(package, build, format_, arch))
     return site.signature(_KEY, file) if url["sig"] else file

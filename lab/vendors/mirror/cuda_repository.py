@@ -11,8 +11,8 @@ import yaml
 from kiln import facts
 from kiln.base import versions
 from kiln.base.vocabulary import ARCH_OF_UNAME
-from lab.vendors.mirror import catalogue
-from lab.vendors.mirror.catalogue import Driver
+from lab.vendors.mirror import catalog
+from lab.vendors.mirror.catalog import Driver
 from lab.vendors.mirror.repos import Repo
 from lab.vendors.packages import driver, model
 from lab.vendors.packages.model import File, Package
@@ -30,12 +30,12 @@ def repository(name: str, machine: str) -> Repo | None:
 
     It has the newest version of each branch or series and every version that the matrix names.
     """
-    return _repository(name, machine, catalogue.named())
+    return _repository(name, machine, catalog.named())
 
 
 @cache
 def _repository(name: str, machine: str, wanted: frozenset[str]) -> Repo | None:
-    settings = catalogue.data()["cuda_repos"].get(name)
+    settings = catalog.data()["cuda_repos"].get(name)
     arch = MACHINES.get(machine)
     if settings is None or arch is None:
         return None
@@ -45,8 +45,8 @@ def _repository(name: str, machine: str, wanted: frozenset[str]) -> Repo | None:
     shape = {"format": settings["format"], "arch": arch, "libdir": libdir(settings["format"], arch)}
     packages = _toolkits(contents, shape, wanted) + _libraries(name, contents, shape, wanted)
     services = {
-        ("dcgm", "dcgm"): catalogue.service("dcgm"),
-        ("dcgm-exporter", "exporter"): catalogue.dcgm_exporter(),
+        ("dcgm", "dcgm"): catalog.service("dcgm"),
+        ("dcgm-exporter", "exporter"): catalog.dcgm_exporter(),
         ("nvlsm", "nvlsm"): facts.nvlsm_versions(),
     }
     for (recipe, variable), listed in services.items():
@@ -178,9 +178,9 @@ def _between(value: str, first: str | None, last: str | None) -> bool:
 
 
 def _drivers(contents: Contents, wanted: frozenset[str]) -> list[Driver]:
-    listed = catalogue.repository_drivers()
-    chosen = catalogue.choose(listed, lambda version: version.split(".")[0], wanted)
-    entries = [catalogue.driver(version) for version in chosen]
+    listed = catalog.repository_drivers()
+    chosen = catalog.choose(listed, lambda version: version.split(".")[0], wanted)
+    entries = [catalog.driver(version) for version in chosen]
     return [entry for entry in entries if entry and contents.has_driver(entry.branch)]
 
 
@@ -193,9 +193,9 @@ def _series(version: str) -> str:
 
 
 def _toolkits(contents: Contents, shape: dict[str, str], wanted: frozenset[str]) -> list[Package]:
-    chosen = catalogue.choose(catalogue.cuda(), _series, wanted)
+    chosen = catalog.choose(catalog.cuda(), _series, wanted)
     packages: list[Package] = []
-    nvcc_of = catalogue.cuda()
+    nvcc_of = catalog.cuda()
     for cuda in chosen:
         series, nvcc = _series(cuda), nvcc_of[cuda]
         if not contents.has_cuda(series):
@@ -221,8 +221,8 @@ def _libraries(
     name: str, contents: Contents, shape: dict[str, str], wanted: frozenset[str]
 ) -> list[Package]:
     packages: list[Package] = []
-    builds = catalogue.nccl()
-    for nccl in catalogue.choose(builds, _series, wanted):
+    builds = catalog.nccl()
+    for nccl in catalog.choose(builds, _series, wanted):
         if _late(name, "nccl", nccl):
             continue
         major, minor, patch = _number(nccl)
@@ -238,7 +238,7 @@ def _libraries(
                     code=major * 10000 + minor * 100 + patch,
                     **shape,
                 )
-    for cudnn, entry in catalogue.data()["cudnn"].items():
+    for cudnn, entry in catalog.data()["cudnn"].items():
         major, minor, patch, _ = _number(cudnn)
         for series in entry["cuda"]:
             lacking = _lacks_cudnn(name, cudnn) or _late(name, "cudnn", cudnn)

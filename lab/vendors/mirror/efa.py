@@ -11,7 +11,7 @@ from pathlib import Path
 from kiln import facts
 from kiln.base import versions
 from kiln.base.vocabulary import ARCH_OF_UNAME
-from lab.vendors.mirror import catalogue
+from lab.vendors.mirror import catalog
 from lab.vendors.mirror.site import Site, route
 from lab.vendors.packages import deb, model, rpm
 from lab.vendors.packages.model import File
@@ -23,7 +23,7 @@ _FIELDS = ("libfabric", "rdma_core", "driver", "ofi_nccl")
 def contents(version: str) -> dict[str, str] | None:
     """The versions in an installer, gaps filled from earlier releases; None when unknown."""
     bundled: dict[str, str] = {}
-    for release, changed in catalogue.efa().items():
+    for release, changed in catalog.efa().items():
         bundled.update({name: changed[name] for name in _FIELDS if name in changed})
         if release == version:
             # The contents of the oldest installers are not known.
@@ -32,7 +32,7 @@ def contents(version: str) -> dict[str, str] | None:
 
 
 def installer(version: str, target: Path) -> bool:
-    """Write aws-efa-installer-<version>.tar.gz; False when the catalogue has none."""
+    """Write aws-efa-installer-<version>.tar.gz; False when the catalog has none."""
     bundled = contents(version)
     if bundled is None:
         return False
@@ -85,7 +85,7 @@ def packages(
 def _supported(version: str) -> list[str]:
     return [
         distro
-        for distro, (first, last) in catalogue.efa_distros().items()
+        for distro, (first, last) in catalog.efa_distros().items()
         if (first is None or versions.at_least(version, first))
         and (last is None or versions.at_least(last, version))
     ]
@@ -109,7 +109,7 @@ def _key(site: Site, _: re.Match[str]) -> Path | None:
 def _archive(site: Site, url: re.Match[str]) -> Path | None:
     version = url["version"]
     if version == "latest":
-        version = list(catalogue.efa())[-1]
+        version = list(catalog.efa())[-1]
     name = f"aws-efa-installer-{version}.tar.gz"
     file = site.made(name, partial(installer, version))
     return site.signature("efa", file) if url["sig"] else file

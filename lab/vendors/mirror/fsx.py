@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lab.vendors.mirror import catalogue
+from lab.vendors.mirror import catalog
 from lab.vendors.mirror.repos import Repo
 from lab.vendors.mirror.site import Site, route
 from lab.vendors.packages import model
@@ -15,7 +15,7 @@ _KEY = "fsx-lustre"
 
 def repository(suite: str, arch: str) -> Repo | None:
     """The repository for the release with this code name; None when FSx has none."""
-    published = catalogue.data()["fsx_lustre"]
+    published = catalog.data()["fsx_lustre"]
     kernels = published["kernels"].get(suite)
     if kernels is None:
         return None

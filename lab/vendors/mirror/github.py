@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from lab.vendors.mirror import catalogue
+from lab.vendors.mirror import catalog
 from lab.vendors.mirror.site import Site, route
 from lab.vendors.packages import deb, model
 from lab.vendors.packages.model import File
@@ -32,7 +32,7 @@ def source(payload: str, version: str, top: str) -> Callable[[Path], bool]:
 )
 def _aws_ofi_nccl(site: Site, url: re.Match[str]) -> Path | None:
     version = url["version"]
-    if version not in catalogue.aws_ofi_nccl():
+    if version not in catalog.aws_ofi_nccl():
         return None
     name = f"aws-ofi-nccl-{version}"
     return site.made(f"{name}.tar.gz", source("ofi-nccl-source", version, name))
@@ -44,7 +44,7 @@ def _aws_ofi_nccl(site: Site, url: re.Match[str]) -> Path | None:
 )
 def _gdrcopy(site: Site, url: re.Match[str]) -> Path | None:
     version = url["version"]
-    if version not in catalogue.service("gdrcopy"):
+    if version not in catalog.service("gdrcopy"):
         return None
     name = f"gdrcopy-{version}"
     return site.made(f"{name}.tar.gz", source("gdrcopy-source", version, name))
@@ -53,7 +53,7 @@ def _gdrcopy(site: Site, url: re.Match[str]) -> Path | None:
 @route(r"https://github\.com/NVIDIA/nccl-tests/archive/refs/tags/v(?P<version>[0-9.]+)\.tar\.gz")
 def _nccl_tests(site: Site, url: re.Match[str]) -> Path | None:
     version = url["version"]
-    if version not in catalogue.data()["nccl_tests"]:
+    if version not in catalog.data()["nccl_tests"]:
         return None
     name = f"nccl-tests-{version}"
     return site.made(f"{name}.tar.gz", source("nccl-tests-source", version, name))

@@ -10,7 +10,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from lab.vendors.mirror import catalogue, cuda_repository
+from lab.vendors.mirror import catalog, cuda_repository
 from lab.vendors.mirror.site import Site, route
 from lab.vendors.packages import deb, driver, elf, model
 from lab.vendors.packages.model import File
@@ -20,8 +20,8 @@ _SOURCE = "/usr/src/nvidia-{version}/"
 
 
 def run_file(version: str, arch: str, target: Path) -> bool:
-    """Write NVIDIA-Linux-<arch>-<version>.run; False when the catalogue has no such driver."""
-    facts = catalogue.driver(version)
+    """Write NVIDIA-Linux-<arch>-<version>.run; False when the catalog has no such driver."""
+    facts = catalog.driver(version)
     if facts is None:
         return False
     variables = {
@@ -76,7 +76,7 @@ _FIRST_SBSA = 515
 
 def fabric_manager(version: str, platform: str, target: Path) -> bool:
     """Write fabricmanager-<platform>-<version>-archive.tar.xz; False when there is none."""
-    facts = catalogue.driver(version)
+    facts = catalog.driver(version)
     if facts is None or (platform == "linux-sbsa" and facts.branch < _FIRST_SBSA):
         return False
     top = f"fabricmanager-{platform}-{version}-archive"

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from kiln.base.vocabulary import UNAME_ARCH, UNAME_OF_DEB
-from lab.vendors.mirror import catalogue, cuda_repository
+from lab.vendors.mirror import catalog, cuda_repository
 from lab.vendors.mirror.repos import Repo
 from lab.vendors.mirror.site import Site, route
 from lab.vendors.packages import model
@@ -22,7 +22,7 @@ def repository(format_: str, arch: str) -> Repo:
     folder = cuda_repository.libdir(format_, arch)
     packages = [
         package
-        for version in catalogue.service("container_toolkit")
+        for version in catalog.service("container_toolkit")
         for package in model.load(
             "container-toolkit", toolkit=version, format=format_, arch=arch, libdir=folder
         )

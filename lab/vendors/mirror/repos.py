@@ -1,7 +1,7 @@
 """Package repositories, built on first use and kept below the state folder.
 
 A repository's folder is named after a digest of its packages and its key. When a version is added
-to the catalogue or the matrix, a new folder is made, and a guest keeps reading the old one.
+to the catalog or the matrix, a new folder is made, and a guest keeps reading the old one.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from kiln.base.vocabulary import UNAME_OF_DEB
-from lab.vendors.mirror import catalogue
+from lab.vendors.mirror import catalog
 from lab.vendors.mirror.site import Site, route
 from lab.vendors.packages import deb, model
 
 
 def package(version: str, arch: str, target: Path) -> bool:
-    """Write the agent's package of one version; False when the catalogue has none."""
-    if version not in catalogue.ssm_agent():
+    """Write the agent's package of one version; False when the catalog has none."""
+    if version not in catalog.ssm_agent():
         return False
     folder = target.with_name(f"{target.name}.d")
     (built,) = deb.build(model.load("ssm-agent", version=version, arch=arch), folder)

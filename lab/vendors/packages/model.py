@@ -1,7 +1,7 @@
 """Stand-in packages as data, made from package templates.
 
 A package template in `recipes/` is YAML for Jinja with the versions as variables, so a new version
-is a line in `mirror/catalogue.yaml`. A template's files are trees in `payloads/`, laid out as
+is a line in `mirror/catalog.yaml`. A template's files are trees in `payloads/`, laid out as
 they are installed, and links, stub libraries and kernel modules that it names.
 """
 

@@ -28,12 +28,12 @@ _INSTALLED_TOO = ("system-release", "amazon-ssm-agent")
 
 
 @cache
-def _catalogue() -> dict[str, Any]:
+def _catalog() -> dict[str, Any]:
     return _distros(_FILE)
 
 
 @cache
-def _ubuntu_catalogue() -> dict[str, Any]:
+def _ubuntu_catalog() -> dict[str, Any]:
     return _distros(model.HERE / "ubuntu.yaml")
 
 
@@ -48,7 +48,7 @@ def amazon_linux(distro_id: str, arch: str, release: str | None = None) -> list[
 
     `release` is a state of al2023's repository (default: the parent AMI's).
     """
-    facts = _as_of(_catalogue()[distro_id], release)
+    facts = _as_of(_catalog()[distro_id], release)
     own = overlay_stand_ins().get(distro_id, {})
     if own:
         facts = {**facts, "empty": {**facts["empty"], **own}}
@@ -66,10 +66,10 @@ def overlay_stand_ins() -> dict[str, dict[str, str]]:
             raise overlay.overlay_mistake(path, what)
         document = yaml_files.load_yaml(path, overlay.shown_path(path))
         for name, packages in yaml_files.validated(_StandIns, document).root.items():
-            if name not in _catalogue():
+            if name not in _catalog():
                 place = document.key_place((name,))
                 what = "the lab passes on the repositories of all but Amazon Linux"
-                hint = did_you_mean(name, _catalogue())
+                hint = did_you_mean(name, _catalog())
                 raise KilnError(f"{place}: {name!r}: {what}", hint=hint, place=place)
             added.setdefault(name, {}).update(packages)
     return added
@@ -77,17 +77,17 @@ def overlay_stand_ins() -> dict[str, dict[str, str]]:
 
 def dist(distro_id: str) -> str:
     """The distribution's part of its packages' releases: amzn2023."""
-    return str(_catalogue()[distro_id]["dist"])
+    return str(_catalog()[distro_id]["dist"])
 
 
 def releases(distro_id: str) -> list[str]:
     """The lab's states of a repository, oldest first; only al2023 has any."""
-    return list(_catalogue().get(distro_id, {}).get("releases", {}))
+    return list(_catalog().get(distro_id, {}).get("releases", {}))
 
 
 def parents_release(distro_id: str) -> str:
     """The release of the parent AMI."""
-    return str(_catalogue()[distro_id]["releasever"])
+    return str(_catalog()[distro_id]["releasever"])
 
 
 def _as_of(facts: dict[str, Any], release: str | None) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def digest() -> str:
 
 def install(distro_id: str, arch: str, root: Path) -> None:
     """Install in a base the packages of the parent AMI: release package, kernel, tools."""
-    facts = _catalogue()[distro_id]
+    facts = _catalog()[distro_id]
     first = facts["kernels"][0]
     names = {*facts["parent"], *_INSTALLED_TOO}
     packages = [
@@ -131,7 +131,7 @@ def install(distro_id: str, arch: str, root: Path) -> None:
 
 def kernel(distro_id: str, arch: str, name: str) -> list[Package]:
     """The oldest kernel of that name (kernel6.12) with its headers and its further modules."""
-    first = next(entry for entry in _catalogue()[distro_id]["kernels"] if entry["name"] == name)
+    first = next(entry for entry in _catalog()[distro_id]["kernels"] if entry["name"] == name)
     names = {name, *(f"{name}-{part}" for part in ("devel", "headers", "modules-extra"))}
     return [
         package
@@ -142,13 +142,13 @@ def kernel(distro_id: str, arch: str, name: str) -> list[Package]:
 
 def ubuntu(distro_id: str, arch: str) -> list[Package]:
     """All packages in the lab's archive for an Ubuntu release; [] for other distributions."""
-    facts = _ubuntu_catalogue().get(distro_id)
+    facts = _ubuntu_catalog().get(distro_id)
     return model.load("ubuntu", arch=arch, **facts) if facts else []
 
 
 def install_kernel(distro_id: str, arch: str, root: Path) -> None:
     """Install in a base the kernel of Ubuntu's parent AMI."""
-    first = _ubuntu_catalogue()[distro_id]["kernels"][0]
+    first = _ubuntu_catalog()[distro_id]["kernels"][0]
     version, meta = first["version"], first["meta_version"]
     packages = [p for p in ubuntu(distro_id, arch) if p.version in (version, meta)]
     with tempfile.TemporaryDirectory(dir=root / "var/tmp") as folder:
@@ -159,7 +159,7 @@ def install_kernel(distro_id: str, arch: str, root: Path) -> None:
 
 def about_missing(names: Sequence[str], distro: Distro, arch: str) -> str:
     """Is it the lab or the distribution that lacks packages of these names?"""
-    if distro.id not in _catalogue():
+    if distro.id not in _catalog():
         return (
             f"the lab passes on {distro.name}'s own repositories, so they do not have "
             f"{' and '.join(names)} either; of the vendors' packages it has stand-ins "
@@ -175,5 +175,5 @@ def about_missing(names: Sequence[str], distro: Distro, arch: str) -> str:
 
 def extras(distro_id: str) -> dict[str, list[str]]:
     """Topic of amazon-linux-extras → its packages; only al2 has topics."""
-    topics: dict[str, list[str]] = _catalogue()[distro_id]["extras"]
+    topics: dict[str, list[str]] = _catalog()[distro_id]["extras"]
     return topics

@@ -57,7 +57,7 @@ DATA = [
 ]
 FACTS = [
     *sorted(KNOWLEDGE.glob("*.yaml")),
-    ROOT / "lab/vendors/mirror/catalogue.yaml",
+    ROOT / "lab/vendors/mirror/catalog.yaml",
     *sorted((ROOT / "lab/vendors/packages").glob("*.yaml")),
     ROOT / "lab/rootfs/basefiles/distros.yaml",
     ROOT / "lab/moto/public_images.yaml",

@@ -33,7 +33,7 @@ DOCUMENT = {
     [
         ({}, "word is required"),
         ({"word": ["a"], "list": []}, "too few items"),
-        ({"word": ["a"], "colour": ["red"]}, "colour"),
+        ({"word": ["a"], "color": ["red"]}, "color"),
         ({"word": ["a", "b"]}, "one value"),
         ({"word": ["NO"]}, "pattern"),
     ],

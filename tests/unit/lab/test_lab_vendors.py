@@ -42,7 +42,7 @@ def test_target_and_record_name_real_vendors() -> None:
 
 
 def test_a_parent_that_only_aws_has_is_refused() -> None:
-    with pytest.raises(KilnError, match="no parent for flavour eks"):
+    with pytest.raises(KilnError, match="no parent for flavor eks"):
         vendors.refuse_impossible([row(EKS)])
 
 

@@ -48,7 +48,7 @@ def test_what_is_not_there_is_refused_by_name(make: Make, words: str) -> None:
     assert "is not there in the lab" in output.err
 
 
-def test_mig_mode_has_no_utilisation(make: Make) -> None:
+def test_mig_mode_has_no_utilization(make: Make) -> None:
     guest = make("p5.48xlarge")
     format_ = ("--format=csv,noheader,nounits", "-i", "0")
     query = ("--query-gpu=utilization.gpu,utilization.memory", *format_)

@@ -15,7 +15,7 @@ LTS = row("al2023/lts/base/x86_64").driver.split(".")[0]
 
 @pytest.fixture(scope="module")
 def recipes() -> list[Recipe]:
-    """Three rows of the matrix, and the first one's EKS flavour."""
+    """Three rows of the matrix, and the first one's EKS flavor."""
     rows = [
         row(f"{start}/base/x86_64") for start in ("al2/classic", "al2023/lts", "ubuntu2204/lts")
     ]

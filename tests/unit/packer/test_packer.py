@@ -150,7 +150,7 @@ def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
         script = binary(tmp_path / "made", release["version"]).read_bytes()
         whole = io.BytesIO()
         with zipfile.ZipFile(whole, "w") as archive:
-            archive.writestr("LICENSE.txt", "a licence")
+            archive.writestr("LICENSE.txt", "a license")
             archive.writestr(release["file"].format(**values), script)
         path = tmp_path / "host" / release["url"].format(**values).removeprefix(f"{VENDOR}/")
         path.parent.mkdir(parents=True)

@@ -56,8 +56,8 @@ class Image:
         if not path.exists():
             return ""
         text = path.read_text()
-        licence = "NVIDIA" if text == "proprietary" else "Dual MIT/GPL"
-        return (licence if field == "license" else f"of-{text}") + "\n"
+        held = "NVIDIA" if text == "proprietary" else "Dual MIT/GPL"
+        return (held if field == "license" else f"of-{text}") + "\n"
 
     def in_place(self) -> set[str]:
         """The kinds of what lies below /lib/modules."""
@@ -81,8 +81,8 @@ def image(tmp_path: Path) -> Image:
 
 def one_kind(kind: str | None) -> Callable[[list[str]], str]:
     """modinfo on an image that has one kind of kernel module, or none."""
-    licence = {"open": "Dual MIT/GPL\n", "proprietary": "NVIDIA\n", None: ""}[kind]
-    return lambda command: licence if command[-1] == "nvidia" else ""
+    held = {"open": "Dual MIT/GPL\n", "proprietary": "NVIDIA\n", None: ""}[kind]
+    return lambda command: held if command[-1] == "nvidia" else ""
 
 
 def right_kind(entry: InstanceType) -> str:

@@ -156,7 +156,7 @@ class Hostile(unittest.TestCase):
         text = "\ufeff[    1.000000] %s\r\n[    2.000000] %s\r\n" % (XID_79, XID_31 % 1)
         self.assertEqual(self.codes(text.encode()), [79, 31])
 
-    def test_the_colours_of_dmesg_are_taken_off(self):
+    def test_the_colors_of_dmesg_are_taken_off(self):
         line = "\x1b[32m[    1.5] \x1b[0m\x1b[33mNVRM: \x1b[0m" + XID_79[6:] + "\n"
         self.assertEqual(self.codes(line.encode()), [79])
 

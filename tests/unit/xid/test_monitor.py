@@ -22,7 +22,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "runtime", "opt", "kiln", "lib"))
 
 from gpu_xid import checkpoint, config, event, host, kmsg, log  # noqa: E402
-from gpu_xid.catalogue import Catalogue, UnknownCodeError  # noqa: E402
+from gpu_xid.catalog import Catalog, UnknownCodeError  # noqa: E402
 from gpu_xid.monitor import Monitor  # noqa: E402
 from gpu_xid.parse import messages, set_message_starts  # noqa: E402
 
@@ -58,7 +58,7 @@ class Corpus(unittest.TestCase):
     """476 kernel lines from issues, tests and the driver's format strings."""
 
     def setUp(self):
-        set_message_starts(Catalogue().entry("message starts"))
+        set_message_starts(Catalog().entry("message starts"))
 
     def test_messages_of_the_corpus_have_every_field(self):
         for row in corpus():
@@ -70,7 +70,7 @@ class Corpus(unittest.TestCase):
             with self.subTest(row["line"]):
                 (fields,) = messages(message(row["line"]))
                 if row["event"]:
-                    Catalogue().classify(fields)
+                    Catalog().classify(fields)
                     self.assertIn(fields["severity"], ("fatal", "error", "warning", "info"))
                 for key, value in wanted.items():
                     if key in fields and key != "injected":
@@ -78,7 +78,7 @@ class Corpus(unittest.TestCase):
 
     def test_a_user_supplied_severity_wins(self):
         fields = messages("NVRM: Xid (PCI:0000:01:00): 63, Row Remapper: New row")[0]
-        Catalogue(overrides={"xid 63": "fatal"}).classify(fields)
+        Catalog(overrides={"xid 63": "fatal"}).classify(fields)
         self.assertEqual(fields["severity"], "fatal")
 
     def test_a_record_of_two_lines_may_hold_two_events(self):
@@ -89,7 +89,7 @@ class Corpus(unittest.TestCase):
 
 class Explain(unittest.TestCase):
     def test_a_code_may_be_written_in_any_way(self):
-        explain = Catalogue().explain
+        explain = Catalog().explain
         for code in (79, "79", "xid79", "Xid 79", "XID:79"):
             self.assertEqual(explain(code)["name"], "GPU has fallen off the bus")
         self.assertEqual(explain("sxid 12028")["kind"], "sxid")
@@ -97,14 +97,14 @@ class Explain(unittest.TestCase):
 
     def test_an_unknown_code_names_the_nearest(self):
         with self.assertRaises(UnknownCodeError) as caught:
-            Catalogue().explain(178)
+            Catalog().explain(178)
         self.assertIn("Xid 177", caught.exception.nearest)
         for wrong in ("", "seven", "79abc"):
-            self.assertRaises(UnknownCodeError, Catalogue().explain, wrong)
+            self.assertRaises(UnknownCodeError, Catalog().explain, wrong)
 
 
 class Ring:
-    """A kernel ring of `size` records behind the reader's `read`, with /dev/kmsg's behaviour."""
+    """A kernel ring of `size` records behind the reader's `read`, with /dev/kmsg's behavior."""
 
     def __init__(self, size=1000):
         self.size = size
@@ -617,14 +617,14 @@ class Machine(unittest.TestCase):
 
     def test_line_that_our_code_cannot_handle_does_not_stop_the_next(self):
         monitor = self.monitor()
-        real = monitor.catalogue.classify
+        real = monitor.catalog.classify
 
         def classify(fields, driver):
             if fields["xid"] == 31:
                 raise RuntimeError("a bug")
             return real(fields, driver)
 
-        monitor.catalogue.classify = classify
+        monitor.catalog.classify = classify
         self.ring.say(XID_31 % 1)
         self.ring.say(XID_79)
         monitor.work()

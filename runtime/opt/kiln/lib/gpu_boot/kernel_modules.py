@@ -29,10 +29,10 @@ def archived(kernel: str, archive: str = ARCHIVE) -> list[str]:
 
 def installed(kernel: str, run: Callable[[list[str]], str] | None = None) -> str | None:
     """The kind that `modprobe nvidia` loads on that kernel: "open", "proprietary" or None."""
-    licence = field(kernel, "license", run)
-    if not licence:
+    held = field(kernel, "license", run)
+    if not held:
         return None
-    return "proprietary" if licence == "NVIDIA" else "open"
+    return "proprietary" if held == "NVIDIA" else "open"
 
 
 def field(kernel: str, name: str, run: Callable[[list[str]], str] | None = None) -> str:

@@ -13,7 +13,7 @@ from argparse import Namespace
 from typing import Any
 
 from . import __version__, config
-from .catalogue import Catalogue, UnknownCodeError
+from .catalog import Catalog, UnknownCodeError
 
 _COLORS = {"fatal": "\033[1;31m", "error": "\033[31m", "warning": "\033[33m"}
 _LABELS = {"xid": "Xid", "sxid": "SXid"}
@@ -149,9 +149,9 @@ def _moved(path: str, fd: int, read: int) -> bool:
 
 
 def _explain(options: Namespace) -> int:
-    catalogue = Catalogue()
+    catalog = Catalog()
     try:
-        entry = catalogue.explain(" ".join(options.code))
+        entry = catalog.explain(" ".join(options.code))
     except UnknownCodeError as error:
         near = "; nearest: {}".format(", ".join(error.nearest)) if error.nearest else ""
         return _fail(f"{error}{near}", 2)
@@ -160,7 +160,7 @@ def _explain(options: Namespace) -> int:
         return 0
     print("{} {}: {}".format(_LABELS[entry["kind"]], entry["code"], entry["name"]))
     nvidia = entry.get("nvidia", {})
-    sources = catalogue.entry("sources") or {}
+    sources = catalog.entry("sources") or {}
     for title, text in (
         ("Severity", entry["severity"] + (", by line" if "by_line" in entry else "")),
         ("Meaning", entry["meaning"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from .catalogue import SEVERITIES
+from .catalog import SEVERITIES
 
 TYPE_CHECKING = False  # the module typing would cost the monitor 0.7 MiB
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Optional
 from gpu_common.nvidia_smi import NvidiaSmiError, run
 
 from . import __version__, config, event, hooks, host
-from .catalogue import Catalogue
+from .catalog import Catalog
 from .log import EventLog
 
 _ROWS = (
@@ -109,7 +109,7 @@ def _gpu_findings(pci: str, values: dict[str, str]) -> Iterator[Finding]:
         yield Finding(severity, "NVLink fabric unhealthy", _FABRIC_ACTION, pci, text)
     if recovery not in ("None", "N/A"):
         severity, action = "error", "see NVIDIA's documentation of the recovery action"
-        for row in Catalogue().entry("recovery") or ():
+        for row in Catalog().entry("recovery") or ():
             if recovery in row["labels"]:
                 severity, action = row["severity"], row["action"]
         name = f"GPU recovery action {recovery}"

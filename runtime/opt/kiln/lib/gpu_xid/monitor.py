@@ -14,7 +14,7 @@ import socket
 import time
 
 from . import __version__, checkpoint, config, event, hooks, host, kmsg
-from .catalogue import Catalogue
+from .catalog import Catalog
 from .fold import Fold
 from .log import EventLog
 from .parse import messages, set_message_starts
@@ -58,8 +58,8 @@ class Monitor:
         self.boot = host.boot_id()
         self.log = EventLog(conf["log"], conf["max_bytes"], conf["keep"], self._dropped_line)
         self.spool = hooks.Spool(conf["hooks"])
-        self.catalogue = Catalogue(conf["severity"])
-        set_message_starts(self.catalogue.entry("message starts") or ())
+        self.catalog = Catalog(conf["severity"])
+        set_message_starts(self.catalog.entry("message starts") or ())
         self.fold = Fold(conf["fold_window_s"])
         self.clock = event.Clock()
         self.driver = host.driver_version()
@@ -230,7 +230,7 @@ class Monitor:
             self.machine = host.machine()
         try:
             fields.update(self.machine, driver=self.driver)
-            self.catalogue.classify(fields, self.driver)
+            self.catalog.classify(fields, self.driver)
             self.gpus.add_to(fields)
             when = self.clock.seconds(fields["usec"])
             line = event.gpu_event(fields, when, self.boot, fields["seq"], fields["usec"])

@@ -23,12 +23,12 @@ _NVLINK_WORDS = ("Fatal", "Nonfatal")
 _NVLINK_XIDS = range(144, 151)
 
 # The texts that messages of the driver start with. A process name may contain ", ", so it ends at
-# the first comma before one of these. Set from the catalogue (`set_message_starts`).
+# the first comma before one of these. Set from the catalog (`set_message_starts`).
 _starts: tuple[str, ...] = ()
 
 
 def set_message_starts(starts: Iterable[str]) -> None:
-    """Set what messages start with: the catalogue's `message starts`."""
+    """Set what messages start with: the catalog's `message starts`."""
     global _starts  # noqa: PLW0603 - set once, at the start
     _starts = tuple(starts)
 

@@ -1,4 +1,4 @@
-"""The versions that the mirror has: from kiln/facts/knowledge, and `catalogue.yaml` here."""
+"""The versions that the mirror has: from kiln/facts/knowledge, and `catalog.yaml` here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kiln.base.errors import KilnError
 from kiln.facts.tables import read_table
 from kiln.matrix import load
 
-_FILE = Path(__file__).resolve().parent / "catalogue.yaml"
+_FILE = Path(__file__).resolve().parent / "catalog.yaml"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Driver:
 
 @cache
 def data() -> dict[str, Any]:
-    """The content of catalogue.yaml; versions are text."""
+    """The content of catalog.yaml; versions are text."""
     return read_table(_FILE)
 
 
@@ -88,7 +88,7 @@ def service(name: str) -> list[str]:
 
 def aws_ofi_nccl() -> list[str]:
     """The releases of aws-ofi-nccl by the version in their tags: those that EFA installers bundle,
-    and the catalogue's. Tags have -aws up to 1.13, as in downloads.yaml."""
+    and the catalog's. Tags have -aws up to 1.13, as in downloads.yaml."""
     bundled = [entry["ofi_nccl"] for entry in efa().values() if "ofi_nccl" in entry]
     return [
         f"{version}-aws" if versions.below(version, "1.14.0") else version

@@ -1,7 +1,7 @@
 "use strict";
 // Two images side by side: the same comparison as ./invoke diff, whose rules are in data.js.
 (() => {
-  const { severities } = window.kilnCatalogue;
+  const { severities } = window.kilnCatalog;
   const ORDER = ["high", "medium", "low"];
   const selects = ["a", "b"].map((name) => document.getElementById(name));
   const filter = document.getElementById("filter");

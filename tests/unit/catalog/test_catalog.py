@@ -1,4 +1,4 @@
-"""The catalogue's files: what they say, what they never say, where they may be written."""
+"""The catalog's files: what they say, what they never say, where they may be written."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.catalogue.model import Gathered
-from kiln.catalogue.site import MANIFEST, site_files, write_site
+from kiln.catalog.model import Gathered
+from kiln.catalog.site import MANIFEST, site_files, write_site
 from tests.unit import commands
-from tests.unit.catalogue import catalogued
-from tests.unit.catalogue.catalogued import EKS, HOSTILE
+from tests.unit.catalog import catalogd
+from tests.unit.catalog.catalogd import EKS, HOSTILE
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def made(gathered: Gathered) -> dict[str, str]:
 @cache
 def usual() -> dict[str, str]:
     """Two images of a line, the newest in a channel."""
-    return made(catalogued.published())
+    return made(catalogd.published())
 
 
 class Tags(HTMLParser):
@@ -55,7 +55,7 @@ class Tags(HTMLParser):
 
 
 def test_markup_from_aws_stays_text() -> None:
-    files = made(catalogued.published(name=f"ami {HOSTILE}"))
+    files = made(catalogd.published(name=f"ami {HOSTILE}"))
     for name in (PAGE, "index.html", "compare.html"):
         scripts = [each for tag, each in Tags(files[name]).found if tag == "script"]
         assert all(each.get("src") for each in scripts), name
@@ -71,22 +71,22 @@ def test_markup_from_aws_stays_text() -> None:
 
 @pytest.mark.parametrize("trust", ["not verified", "gone"])
 def test_unverified_image_is_not_shown_as_verified(trust: str) -> None:
-    files = made(catalogued.published(count=1, trust=trust))
+    files = made(catalogd.published(count=1, trust=trust))
     for name in (PAGE, "index.html", "compare.html"):
         words = re.sub(r"not verified|nothing verified it", "", Tags(files[name]).text)
         assert "verified" not in words, name
         assert trust in Tags(files[name]).text, name
     warned = {"gone": "AMI is not there any more", "not verified": "AMI is not verified"}
     assert warned[trust] in Tags(files[PAGE]).text
-    (line,) = [line for line in json.loads(files["catalogue.json"])["lines"] if line["channels"]]
+    (line,) = [line for line in json.loads(files["catalog.json"])["lines"] if line["channels"]]
     assert {entry["trust"] for entry in (*line["channels"], *line["images"])} == {trust}
 
 
 def test_published_schema_takes_the_json() -> None:
-    schema = json.loads((ROOT / "docs/catalogue.schema.json").read_text())
-    for files in (usual(), made(Gathered(catalogued.catalogue()))):
-        jsonschema.Draft202012Validator(schema).validate(json.loads(files["catalogue.json"]))
-        assert files["catalogue.schema.json"] == (ROOT / "docs/catalogue.schema.json").read_text()
+    schema = json.loads((ROOT / "docs/catalog.schema.json").read_text())
+    for files in (usual(), made(Gathered(catalogd.catalog()))):
+        jsonschema.Draft202012Validator(schema).validate(json.loads(files["catalog.json"]))
+        assert files["catalog.schema.json"] == (ROOT / "docs/catalog.schema.json").read_text()
 
 
 def test_links_between_pages_are_there() -> None:
@@ -124,14 +124,14 @@ def test_site_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(str(p.relative_to(site)) for p in site.rglob("*")) == [MANIFEST, "index.html"]
     assert sorted(p.name for p in site.parent.iterdir()) == ["site"]
     (site / MANIFEST).rename(site / "thesis.odt")
-    with pytest.raises(KilnError, match="holds other files than a catalogue") as refused:
+    with pytest.raises(KilnError, match="holds other files than a catalog") as refused:
         write_site([("index.html", "")], site)
     assert refused.value.exit_status == 2
     assert (site / "thesis.odt").exists()
 
 
 def test_empty_account_and_lab_say_so() -> None:
-    files = made(Gathered(catalogued.catalogue(target="lab")))
+    files = made(Gathered(catalogd.catalog(target="lab")))
     text = Tags(files["index.html"]).text
     assert "Nothing is published yet" in text
     assert "AWS has none of these AMIs" in text
@@ -152,6 +152,6 @@ def test_records_hide_the_folder_and_pages_run_no_inline_code() -> None:
     "flags", [["--publish", "s3://bucket/../x"], ["--regions", "eu-wst-1"], ["--target", "moon"]]
 )
 def test_wrong_flag_is_refused(flags: list[str]) -> None:
-    done = commands.invoke("catalogue", *flags)
+    done = commands.invoke("catalog", *flags)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert flags[1] in done.stderr

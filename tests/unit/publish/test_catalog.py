@@ -1,4 +1,4 @@
-"""The catalogue of what was published, promoted and rolled back; its place in S3."""
+"""The catalog of what was published, promoted and rolled back; its place in S3."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kiln.catalogue.gather import gather_catalogue
-from kiln.catalogue.model import CataloguedLine, Gathered
-from kiln.catalogue.site import MANIFEST, publish_site, site_files, write_site
+from kiln.catalog.gather import gather_catalog
+from kiln.catalog.model import CatalogdLine, Gathered
+from kiln.catalog.site import MANIFEST, publish_site, site_files, write_site
 from kiln.matrix.load import load_recipes
 from kiln.matrix.model import Publish
 from tests.unit import commands
@@ -35,15 +35,15 @@ pytestmark = pytest.mark.slow
 
 
 def gathered(settings: Publish | None = None) -> Gathered:
-    """The catalogue of this line, and of one that the matrix has before it."""
+    """The catalog of this line, and of one that the matrix has before it."""
     before = next(recipe for recipe in load_recipes() if recipe.channel_line != LINE)
     known = {LINE: settings or Publish()}
     types = ("p4d.24xlarge",)
-    return gather_catalogue(AWS, [before, RECIPE], known, [OTHER], pytest.fail, types=types)
+    return gather_catalog(AWS, [before, RECIPE], known, [OTHER], pytest.fail, types=types)
 
 
-def the_line(settings: Publish | None = None) -> CataloguedLine:
-    return next(line for line in gathered(settings).catalogue.lines if line.line == LINE)
+def the_line(settings: Publish | None = None) -> CatalogdLine:
+    return next(line for line in gathered(settings).catalog.lines if line.line == LINE)
 
 
 def test_line_has_its_channels_images_and_moves(bake: Bake) -> None:
@@ -54,7 +54,7 @@ def test_line_has_its_channels_images_and_moves(bake: Bake) -> None:
     published(OTHER, ami_id=first)
     promoted("candidate")
     published(OTHER, ami_id=second)
-    line = gathered().catalogue.lines[0]
+    line = gathered().catalog.lines[0]
     assert line == the_line(), "what can be had stands first"
     held = {(channel.channel, channel.region): channel for channel in line.channels}
     assert held["nightly", HOME].ami_id == second and held["candidate", HOME].ami_id == first
@@ -117,7 +117,7 @@ def test_signed_image_matches_until_changed(
 def test_site_in_s3_replaces_only_the_former_site(
     client: Callable[..., Any], bake: Bake, tmp_path: Path
 ) -> None:
-    bucket = f"catalogue-{tmp_path.name}".replace("_", "-").lower()[:60] + "0"
+    bucket = f"catalog-{tmp_path.name}".replace("_", "-").lower()[:60] + "0"
     s3 = client("s3")
     s3.create_bucket(Bucket=bucket)
     s3.put_object(Bucket=bucket, Key="site/thesis.odt", Body=b"years of work")
@@ -131,10 +131,10 @@ def test_site_in_s3_replaces_only_the_former_site(
     assert there == files | {"site/thesis.odt"}
     page = s3.get_object(Bucket=bucket, Key="site/index.html")
     assert page["ContentType"] == "text/html; charset=utf-8"
-    assert json.loads(s3.get_object(Bucket=bucket, Key="site/catalogue.json")["Body"].read())
+    assert json.loads(s3.get_object(Bucket=bucket, Key="site/catalog.json")["Body"].read())
     # A line goes, with its pages.
     empty = gathered()
-    empty = replace(empty, catalogue=replace(empty.catalogue, lines=()))
+    empty = replace(empty, catalog=replace(empty.catalog, lines=()))
     write_site(site_files(empty, pytest.fail), site)
     publish_site(site, f"s3://{bucket}/site/", AWS, messages.append)
     there = {stored["Key"] for stored in s3.list_objects_v2(Bucket=bucket)["Contents"]}
@@ -143,7 +143,7 @@ def test_site_in_s3_replaces_only_the_former_site(
     assert "of the site before removed" in messages[1]
 
 
-def test_nightly_finish_renews_the_catalogue(
+def test_nightly_finish_renews_the_catalog(
     client: Callable[..., Any], bake: Bake, tmp_path: Path
 ) -> None:
     bucket = f"night-{tmp_path.name}".replace("_", "-").lower()[:60] + "0"
@@ -151,8 +151,8 @@ def test_nightly_finish_renews_the_catalogue(
     ami_id = bake(1)
     published(ami_id=ami_id)
     flags = ["--name", RECIPE.name, "--target", "aws", "--region", HOME, "--out", str(tmp_path)]
-    done = commands.invoke("nightly.finish", *flags, "--catalogue", f"s3://{bucket}/catalogue")
-    assert f"files are at s3://{bucket}/catalogue/" in done.stderr, done.stderr
-    found = client("s3").get_object(Bucket=bucket, Key="catalogue/catalogue.json")
+    done = commands.invoke("nightly.finish", *flags, "--catalog", f"s3://{bucket}/catalog")
+    assert f"files are at s3://{bucket}/catalog/" in done.stderr, done.stderr
+    found = client("s3").get_object(Bucket=bucket, Key="catalog/catalog.json")
     lines = json.loads(found["Body"].read())["lines"]
     assert {channel["ami_id"] for line in lines for channel in line["channels"]} == {ami_id}

@@ -1,4 +1,4 @@
-"""Channels, AMI tags, statements and records → the catalogue."""
+"""Channels, AMI tags, statements and records → the catalog."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.tags import VERIFIED, says_verified
 from kiln.base.vocabulary import now
-from kiln.catalogue.model import (
-    Catalogue,
-    CataloguedImage,
-    CataloguedLine,
+from kiln.catalog.model import (
+    Catalog,
+    CatalogdImage,
+    CatalogdLine,
     ChannelInRegion,
     ChannelMove,
     CheckCounts,
@@ -38,7 +38,7 @@ from kiln.publish.lines import ChannelRow, channel_rows
 Say = Callable[[str], None]
 
 
-def gather_catalogue(
+def gather_catalog(
     target: Target,
     recipes: Sequence[Recipe],
     settings: Mapping[str, Publish],
@@ -47,7 +47,7 @@ def gather_catalogue(
     *,
     types: Sequence[str] | None = None,
 ) -> Gathered:
-    """Return the catalogue of the target's account, with the records that are here.
+    """Return the catalog of the target's account, with the records that are here.
 
     `settings` are the lines' own; `types` the instance types that can be chosen, by default all
     that are offered. `say` gets what cannot be shown, such as a statement that nobody may read.
@@ -81,7 +81,7 @@ def gather_catalogue(
     # What can be had stands before what the matrix only promises.
     lines.sort(key=lambda line: not line.channels)
     return Gathered(
-        Catalogue(
+        Catalog(
             made=now(),
             place=target.where,
             target=target.kind,
@@ -131,7 +131,7 @@ def _images(
     held: set[str],
     settings: Publish,
     say: Say,
-) -> Iterator[CataloguedImage]:
+) -> Iterator[CatalogdImage]:
     """Yield a line's images, newest first; `held` are the AMIs that its channels hold."""
     older = dict(pairwise(releases))
     for key, release in releases.items():
@@ -144,7 +144,7 @@ def _images(
         signed_why = "only images that a channel holds are checked"
         if held.intersection(release.images.values()):
             signed, signed_why = _signed(target, ami_id, trust, settings, say)
-        yield CataloguedImage(
+        yield CatalogdImage(
             key=key,
             ami_name=release.ami_name,
             images=release.images,
@@ -250,14 +250,14 @@ def changes_between(before: Record | None, after: Record | None) -> list[Change]
 
 def line_about(
     line: str, recipe: Recipe | None, releases: Mapping[str, Release], **filled: Any
-) -> CataloguedLine:
+) -> CatalogdLine:
     """Return a line as in the matrix, otherwise as in its last release; `filled` is the rest."""
     distro, stack, flavor, arch = line.split("/")
     newest = next(iter(releases.values()), None)
     driver = recipe.driver if recipe else newest.installed.driver if newest else None
     branch = facts.branch(driver)
     ends = branch.end_of_life if branch else None
-    return CataloguedLine(
+    return CatalogdLine(
         line=line,
         page=f"lines/{line.replace('/', '-')}.html",
         in_matrix=recipe is not None,

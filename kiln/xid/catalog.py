@@ -1,6 +1,6 @@
-"""The Xid catalogue: explained, and written from kiln/facts/knowledge/xid.yaml.
+"""The Xid catalog: explained, and written from kiln/facts/knowledge/xid.yaml.
 
-`./invoke generate` writes catalogue.json, which ships on the AMI, and docs/xid.md.
+`./invoke generate` writes catalog.json, which ships on the AMI, and docs/xid.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kiln.base.paths import ROOT, runtime_module
 from kiln.base.templates import render
 
 KNOWLEDGE = ROOT / "kiln" / "facts" / "knowledge" / "xid.yaml"
-CATALOGUE = ROOT / "runtime" / "opt" / "kiln" / "lib" / "gpu_xid" / "catalogue.json"
+CATALOG = ROOT / "runtime" / "opt" / "kiln" / "lib" / "gpu_xid" / "catalog.json"
 PAGE = ROOT / "docs" / "xid.md"
 
 _WARNING = "Made from kiln/facts/knowledge/xid.yaml by `./invoke generate`. Do not edit."
@@ -32,15 +32,15 @@ _ONLY_NAME = re.compile(
 
 
 def explain_code(code: str | int) -> dict[str, Any]:
-    """The catalogue's entry for a code: `79`, `xid79`, `sxid 12028`.
+    """The catalog's entry for a code: `79`, `xid79`, `sxid 12028`.
 
     Keys: kind (`xid` or `sxid`), code, name, mnemonic, meaning, causes, severity, action, source,
     and optional ones (action_nvidia, nvidia, since_driver, recovery, …). A number without a kind
     is an Xid below 10000, otherwise an SXid.
     """
-    module = runtime_module("gpu_xid.catalogue")
+    module = runtime_module("gpu_xid.catalog")
     try:
-        entry: dict[str, Any] = module.Catalogue().explain(code)
+        entry: dict[str, Any] = module.Catalog().explain(code)
     except module.UnknownCodeError as error:
         near = ", ".join(error.nearest)
         hint = f"nearest: {near}" if near else "for example: ./invoke xid.explain 79"
@@ -54,8 +54,8 @@ def _knowledge() -> dict[str, Any]:
     return data
 
 
-def catalogue_text() -> str:
-    """The content of catalogue.json: one entry per line, so that the daemon finds a code without
+def catalog_text() -> str:
+    """The content of catalog.json: one entry per line, so that the daemon finds a code without
     parsing all entries."""
     data = _knowledge()
     entries: dict[str, Any] = {
@@ -82,7 +82,7 @@ def catalogue_text() -> str:
 
 
 def _shipped(row: dict[str, Any]) -> dict[str, Any]:
-    """A catalogue row as it ships: AWS's action, if there is one, replaces NVIDIA's."""
+    """A catalog row as it ships: AWS's action, if there is one, replaces NVIDIA's."""
     entry = {key: value for key, value in row.items() if key not in ("code", "action_aws")}
     if "action_aws" in row:
         entry["action_nvidia"] = row["action"]

@@ -2,7 +2,7 @@
 // The start page: choose a line by instance type, distribution and so on, or by words.
 // The choice is in the URL after #, so that it can be sent to somebody.
 (() => {
-  const data = window.kilnCatalogue;
+  const data = window.kilnCatalog;
   const form = document.getElementById("choice");
   const list = document.getElementById("lines");
   const rows = data.lines.map((_, index) => document.getElementById(`line-${index}`));

@@ -1,4 +1,4 @@
-"""The Xid catalogue: every entry is complete and sourced, and no severity is too mild."""
+"""The Xid catalog: every entry is complete and sourced, and no severity is too mild."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from kiln.base.yaml_files import read_plain
 from kiln.xid import archive
-from kiln.xid import catalogue as xid_catalogue
+from kiln.xid import catalog as xid_catalog
 
 
 @pytest.fixture(scope="module")
 def codes() -> dict[str, Any]:
-    catalogue = json.loads(xid_catalogue.CATALOGUE.read_text())
-    found = {key: row for key, row in catalogue.items() if key.split()[0] in ("xid", "sxid")}
+    catalog = json.loads(xid_catalog.CATALOG.read_text())
+    found = {key: row for key, row in catalog.items() if key.split()[0] in ("xid", "sxid")}
     found.pop("sxid words")
     return found
 
@@ -30,7 +30,7 @@ def test_every_code_is_known_whole_and_with_a_source(codes: dict[str, Any]) -> N
         assert row["severity"] in ("fatal", "error", "warning", "info")
         if row["severity"] == "fatal":
             assert "notice nothing" not in row["meaning"], key
-    data = read_plain(xid_catalogue.KNOWLEDGE)
+    data = read_plain(xid_catalog.KNOWLEDGE)
     for row in [*data["xid"], *data["sxid"]]:
         fields = row.keys() - {"code", "source", "by_line", "texts", "switches"}
         assert {row["source"].get(field) for field in fields} <= data["sources"].keys(), row["code"]
@@ -46,7 +46,7 @@ def test_every_code_is_known_whole_and_with_a_source(codes: dict[str, Any]) -> N
     ],
 )
 def test_action_of_aws_goes_before_nvidias(code: int, words: str) -> None:
-    entry = xid_catalogue.explain_code(code)
+    entry = xid_catalog.explain_code(code)
     assert words in entry["action"]
     assert entry["action_nvidia"] != entry["action"]
 

@@ -1,4 +1,4 @@
-"""What the catalogue shows, as data: catalogue.json is this, docs/catalogue.schema.json its schema.
+"""What the catalog shows, as data: catalog.json is this, docs/catalog.schema.json its schema.
 
 Every text from AWS is a text: nothing here is trusted to be a name of a file or to be HTML.
 """
@@ -62,7 +62,7 @@ class CheckCounts:
 
 
 @dataclass(frozen=True)
-class CataloguedImage:
+class CatalogdImage:
     """An image that a channel holds or has held. `key` names its files in the site.
 
     `trust` is of the AMI in the home region. `changes` counts the differences to the image before
@@ -90,7 +90,7 @@ class CataloguedImage:
 
 
 @dataclass(frozen=True)
-class CataloguedLine:
+class CatalogdLine:
     """A line. `in_matrix` is false for one that only its channels still know.
 
     `driver_ends` is the last day on which the driver's branch gets fixes.
@@ -111,7 +111,7 @@ class CataloguedLine:
     driver_ends: str | None
     channels: tuple[ChannelInRegion, ...] = ()
     history: tuple[ChannelMove, ...] = ()
-    images: tuple[CataloguedImage, ...] = ()
+    images: tuple[CatalogdImage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class ServedType:
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Catalog:
     """All of it. `place` says whose channels these are: an account of AWS, or a lab."""
 
     made: str
@@ -132,28 +132,28 @@ class Catalogue:
     target: str
     region: str
     regions: tuple[str, ...]
-    lines: tuple[CataloguedLine, ...]
+    lines: tuple[CatalogdLine, ...]
     types: tuple[ServedType, ...] = ()
     schema: int = SCHEMA
 
     def as_json(self) -> dict[str, Any]:
-        """Return the catalogue as plain data, `schema` first."""
+        """Return the catalog as plain data, `schema` first."""
         return {"schema": self.schema, **asdict(self)}
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """A catalogue with the records that its pages are made from, by an image's key."""
+    """A catalog with the records that its pages are made from, by an image's key."""
 
-    catalogue: Catalogue
+    catalog: Catalog
     records: Mapping[str, Record] = field(default_factory=dict)
 
 
-def catalogue_json_schema() -> str:
-    """Return the text of docs/catalogue.schema.json."""
+def catalog_json_schema() -> str:
+    """Return the text of docs/catalog.schema.json."""
     from pydantic import TypeAdapter
 
-    made: dict[str, Any] = TypeAdapter(Catalogue).json_schema()
+    made: dict[str, Any] = TypeAdapter(Catalog).json_schema()
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    made["title"] = "Catalogue"
+    made["title"] = "Catalog"
     return json.dumps(made, indent=2) + "\n"

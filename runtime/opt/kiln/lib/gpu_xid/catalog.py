@@ -1,4 +1,4 @@
-"""What a code means: name, severity, action. The facts are in `catalogue.json` beside this file,
+"""What a code means: name, severity, action. The facts are in `catalog.json` beside this file,
 which is generated from `kiln/facts/knowledge/xid.yaml`.
 """
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "catalogue.json")
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "catalog.json")
 
 SEVERITIES = ("info", "warning", "error", "fatal")
 
@@ -25,7 +25,7 @@ class UnknownCodeError(ValueError):
         self.nearest = list(nearest)
 
 
-class Catalogue:
+class Catalog:
     """Entries by key: `xid 79`, `sxid 12028`, `nvlink 149`, `recovery`, …"""
 
     def __init__(self, overrides: dict[str, str] | None = None, path: str = PATH) -> None:
@@ -70,7 +70,7 @@ class Catalogue:
             known = [int(end) for start, _, end in parts if start == kind and end.isdecimal()]
             near = sorted(known, key=lambda other: (abs(other - number), other))[:3]
             raise UnknownCodeError(
-                f"{label} {number} is not in the catalogue",
+                f"{label} {number} is not in the catalog",
                 [f"{label} {other}" for other in sorted(near)],
             )
         return dict({"kind": kind, "code": number}, **entry)

@@ -1,4 +1,4 @@
-"""The catalogue as a site: its pages, data, downloads and feeds; its place in a folder and in S3.
+"""The catalog as a site: its pages, data, downloads and feeds; its place in a folder and in S3.
 
 All that is from AWS or from a record is escaped by Jinja, or written as JSON into files of its own,
 which the pages' Content-Security-Policy lets them load and nothing else.
@@ -20,14 +20,14 @@ from kiln.base.errors import KilnError, named_by
 from kiln.base.paths import TEMPLATES
 from kiln.base.templates import render
 from kiln.base.vocabulary import printable
-from kiln.catalogue.gather import changes_between
-from kiln.catalogue.model import (
-    Catalogue,
-    CataloguedImage,
-    CataloguedLine,
+from kiln.catalog.gather import changes_between
+from kiln.catalog.model import (
+    Catalog,
+    CatalogdImage,
+    CatalogdLine,
     ChannelInRegion,
     Gathered,
-    catalogue_json_schema,
+    catalog_json_schema,
 )
 from kiln.cloud import aws
 from kiln.cloud.target import Target
@@ -38,7 +38,7 @@ from kiln.image.version_info import read_version_info
 from kiln.pipeline.record import Record, as_text
 from kiln.publish import lines
 
-_STATIC = ("catalogue.css", "catalogue.js", "line.js", "compare.js")
+_STATIC = ("catalog.css", "catalog.js", "line.js", "compare.js")
 # Nothing but the site's own files.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -65,27 +65,27 @@ def site_files(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
     `say` gets a line for one whose row does not serve the type that checks it, and its page then
     has no documents.
     """
-    catalogue = gathered.catalogue
+    catalog = gathered.catalog
     for name in _STATIC:
-        yield name, (TEMPLATES / "catalogue" / name).read_text(encoding="utf-8")
-    for line in catalogue.lines:
+        yield name, (TEMPLATES / "catalog" / name).read_text(encoding="utf-8")
+    for line in catalog.lines:
         for image in line.images:
             if image.key in gathered.records:
                 yield from _image_files(image, gathered.records[image.key])
-        yield f"lines/{line.line.replace('/', '-')}.xml", _feed(catalogue, line)
-    yield "feed.xml", _feed(catalogue)
-    yield "data.js", f"window.kilnCatalogue = {_script(_data(catalogue))};\n"
-    yield "catalogue.schema.json", catalogue_json_schema()
-    yield "catalogue.json", json.dumps(catalogue.as_json(), indent=1) + "\n"
+        yield f"lines/{line.line.replace('/', '-')}.xml", _feed(catalog, line)
+    yield "feed.xml", _feed(catalog)
+    yield "data.js", f"window.kilnCatalog = {_script(_data(catalog))};\n"
+    yield "catalog.schema.json", catalog_json_schema()
+    yield "catalog.json", json.dumps(catalog.as_json(), indent=1) + "\n"
 
-    page = partial(render, catalogue=catalogue, policy=_POLICY, today=catalogue.made[:10])
+    page = partial(render, catalog=catalog, policy=_POLICY, today=catalog.made[:10])
     rows = lines.load_lines()
-    for line in catalogue.lines:
+    for line in catalog.lines:
         values = _line_values(line, gathered, rows.get(line.line), say)
-        yield line.page, page("catalogue/line.html.j2", here=line.page, up="../", **values)
-    comparable = sum(image.record is not None for line in catalogue.lines for image in line.images)
+        yield line.page, page("catalog/line.html.j2", here=line.page, up="../", **values)
+    comparable = sum(image.record is not None for line in catalog.lines for image in line.images)
     for here in ("compare.html", "index.html"):
-        yield here, page(f"catalogue/{here}.j2", here=here, up="", comparable=comparable)
+        yield here, page(f"catalog/{here}.j2", here=here, up="", comparable=comparable)
 
 
 def _script(data: Any) -> str:
@@ -93,11 +93,11 @@ def _script(data: Any) -> str:
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _data(catalogue: Catalogue) -> dict[str, Any]:
+def _data(catalog: Catalog) -> dict[str, Any]:
     """Return what the scripts search: lines, instance types and images."""
     lines = []
     images = []
-    for line in catalogue.lines:
+    for line in catalog.lines:
         branch = line.driver.split(".")[0] if line.driver else ""
         held = " ".join(
             dict.fromkeys(f"{holding.channel} {holding.ami_id}" for holding in line.channels)
@@ -119,14 +119,14 @@ def _data(catalogue: Catalogue) -> dict[str, Any]:
             images.append([f"{image.ami_name} ({line.line})", f"{line.page}#{image.key}", words])
     return {
         "lines": lines,
-        "types": {kind.type: kind.lines for kind in catalogue.types},
+        "types": {kind.type: kind.lines for kind in catalog.types},
         "found": images,
         "severities": table("diff")["severities"],
     }
 
 
 def _line_values(
-    line: CataloguedLine, gathered: Gathered, row: lines.Line | None, say: Say
+    line: CatalogdLine, gathered: Gathered, row: lines.Line | None, say: Say
 ) -> dict[str, Any]:
     """Return what a line's page shows besides the line itself; `row` is the matrix's, if any."""
     image = line.images[0] if line.images else None
@@ -139,11 +139,11 @@ def _line_values(
         "checks": record.checks.checks if record and record.checks else (),
         "changes": changes_between(before, record),
         "most": _MOST_CHANGES,
-        "launches": _launches(line, row, gathered.catalogue.region, say) if row else (),
+        "launches": _launches(line, row, gathered.catalog.region, say) if row else (),
     }
 
 
-def _launches(line: CataloguedLine, row: lines.Line, region: str, say: Say) -> list[dict[str, Any]]:
+def _launches(line: CatalogdLine, row: lines.Line, region: str, say: Say) -> list[dict[str, Any]]:
     """Return the documents for each of a line's channels that holds something in the region, the
     last channel first; if none does, for the last one.
 
@@ -161,7 +161,7 @@ def _launches(line: CataloguedLine, row: lines.Line, region: str, say: Say) -> l
 
 
 def _launch(
-    line: CataloguedLine,
+    line: CatalogdLine,
     row: lines.Line,
     region: str,
     channel: str,
@@ -198,7 +198,7 @@ def _launch(
     }
 
 
-def _installed(image: CataloguedImage, record: Record | None) -> dict[str, str]:
+def _installed(image: CatalogdImage, record: Record | None) -> dict[str, str]:
     """Return the versions on the image: its release's, and of each component in its record."""
     seen = {name: value for name, value in image.installed.items() if value and name != "digest"}
     versions = record.versions if record else None
@@ -210,7 +210,7 @@ def _installed(image: CataloguedImage, record: Record | None) -> dict[str, str]:
     }
 
 
-def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, str]]:
+def _image_files(image: CatalogdImage, record: Record) -> Iterator[tuple[str, str]]:
     """Yield the record, the SBOM and what pages look up."""
     # Where the run's folder was is nobody's business here.
     yield f"images/{image.key}.record.json", as_text(replace(record, folder=""))
@@ -225,13 +225,13 @@ def _image_files(image: CataloguedImage, record: Record) -> Iterator[tuple[str, 
     )
 
 
-def _feed(catalogue: Catalogue, only: CataloguedLine | None = None) -> str:
+def _feed(catalog: Catalog, only: CatalogdLine | None = None) -> str:
     """Return an Atom feed of the newest moves of all channels, or of one line's."""
-    lines = [only] if only else catalogue.lines
+    lines = [only] if only else catalog.lines
     moves = [(move, line) for line in lines for move in line.history]
     return render(
-        "catalogue/feed.xml.j2",
-        catalogue=catalogue,
+        "catalog/feed.xml.j2",
+        catalog=catalog,
         about=only.line if only else "all lines",
         up="../" if only else "",
         moves=sorted(moves, key=lambda pair: pair[0].at, reverse=True)[:_MOST_MOVES],
@@ -248,7 +248,7 @@ def write_site(files: Iterable[tuple[str, str]], folder: Path) -> list[str]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
             raise KilnError(
-                f"{folder} holds other files than a catalogue",
+                f"{folder} holds other files than a catalog",
                 hint="name an empty folder, or one that does not exist: --out DIR",
             )
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as made:
@@ -275,7 +275,7 @@ def publish_site(folder: Path, url: str, target: Target, say: Say) -> None:
     prefix = f"{path.rstrip('/')}/" if path else ""
     s3 = aws.s3(target)
     names = json.loads((folder / MANIFEST).read_text())
-    with aws.explained(f"the catalogue could not be written to s3://{bucket}/{prefix}"):
+    with aws.explained(f"the catalog could not be written to s3://{bucket}/{prefix}"):
         stale = sorted(_published_files(s3, bucket, prefix) - set(names))
         for name in sorted(names, key=lambda name: (name.endswith(".html"), name == "index.html")):
             s3.put_object(

@@ -1,4 +1,4 @@
-"""A catalogue for tests: the matrix's lines, with channels and images made up by the test."""
+"""A catalog for tests: the matrix's lines, with channels and images made up by the test."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import cache
 from typing import Any
 
 from kiln.base.paths import ROOT
-from kiln.catalogue.gather import changes_between, line_about, served_types
-from kiln.catalogue.model import (
-    Catalogue,
-    CataloguedImage,
-    CataloguedLine,
+from kiln.catalog.gather import changes_between, line_about, served_types
+from kiln.catalog.model import (
+    Catalog,
+    CatalogdImage,
+    CatalogdLine,
     ChannelInRegion,
     ChannelMove,
     CheckCounts,
@@ -34,7 +34,7 @@ HOSTILE = "<script>document.title='owned'</script>"
 
 
 @cache
-def known_lines() -> tuple[CataloguedLine, ...]:
+def known_lines() -> tuple[CatalogdLine, ...]:
     """Some of the matrix's lines, without channels: all would only cost time."""
     return tuple(
         line_about(recipe.channel_line, recipe, {})
@@ -49,8 +49,8 @@ def types() -> tuple[Any, ...]:
     return served_types(recipes, [line.line for line in known_lines()], TYPES)
 
 
-def catalogue(lines: tuple[CataloguedLine, ...] | None = None, **more: Any) -> Catalogue:
-    """A catalogue of an account, as of a day of 2026."""
+def catalog(lines: tuple[CatalogdLine, ...] | None = None, **more: Any) -> Catalog:
+    """A catalog of an account, as of a day of 2026."""
     fields: dict[str, Any] = {
         "made": "2026-11-23T12:00:00Z",
         "place": "AWS, account 123456789012, us-east-1",
@@ -60,10 +60,10 @@ def catalogue(lines: tuple[CataloguedLine, ...] | None = None, **more: Any) -> C
         "lines": known_lines() if lines is None else lines,
         "types": types(),
     }
-    return Catalogue(**{**fields, **more})
+    return Catalog(**{**fields, **more})
 
 
-def image(number: int, **more: Any) -> CataloguedImage:
+def image(number: int, **more: Any) -> CatalogdImage:
     """A verified image; the higher the number, the newer."""
     key = f"202611{number // 1000 + 1:02}T{number % 1000 // 60:02}{number % 60:02}00Z-aaaa"
     fields: dict[str, Any] = {
@@ -84,7 +84,7 @@ def image(number: int, **more: Any) -> CataloguedImage:
         "checks": CheckCounts(1, 0, 1, "g5.xlarge"),
         "packages": 5,
     }
-    return CataloguedImage(**{**fields, **more})
+    return CatalogdImage(**{**fields, **more})
 
 
 def record(driver: str = "580.178.04", **more: Any) -> Record:
@@ -148,4 +148,4 @@ def published(count: int = 2, name: str | None = None, trust: str = "verified") 
         else line
         for line in known_lines()
     )
-    return Gathered(catalogue(lines), known)
+    return Gathered(catalog(lines), known)

@@ -1,1 +1,0 @@
-"""The catalogue: a static site of lines, channels and images, for those who launch them."""
