@@ -111,7 +111,7 @@ class Stage:
         self._clock = clock
         self.note = ""
         self._what, self._limit = "", ""
-        self.waits_for(f"`{name}` to end")
+        self.waits_for(f"`{name}`")
 
     def waits_for(self, what: str, *, limit: float | None = None) -> None:
         """Say from now on that the stage waits for this, at most `limit` seconds."""
@@ -122,7 +122,7 @@ class Stage:
     def reminder(self) -> str:
         """What the stage waits for at the moment, for how long already, and its limit."""
         seconds = self._clock() - self._since
-        return f"waiting for {self._what} for {seconds:.0f} s{self._limit}"
+        return f"waiting for {self._what}: {seconds:.0f} s{self._limit}"
 
     def line(self, text: str) -> None:
         """Show a tool's output, indented; on a pipe only the log has it."""

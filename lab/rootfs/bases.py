@@ -58,7 +58,7 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
         name = f"{distro_id}-{kind}" if kind else distro_id
         base = home / f"{name}-{arch}-{digest}"
         if not base.is_dir():
-            say(f"{spec['name']} {kind}".rstrip() + ": laying its identity over the common tree")
+            say(f"{spec['name']} {kind}".rstrip() + ": creating the root filesystem")
             _identify(distro_id, kind, spec, arch, common, base)
             prune.use(base)
             for name in prune.prune(home):

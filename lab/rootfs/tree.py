@@ -51,7 +51,8 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     if tree.is_dir():
         return tree
     duration = "about eight minutes" if emulation.needed(arch) else "about half a minute"
-    say(f"common {archive.origin} {archive.suite} {arch} tree: mmdebstrap, {duration}, once")
+    distribution = f"{archive.origin} {archive.suite} {arch}"
+    say(f"downloading the {distribution} packages for guests: {duration}, once")
     making = home / f".making-{tree.name}"
     with mmdebstrap.alone(home, say) as lock:
         delete(making)

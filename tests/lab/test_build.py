@@ -48,7 +48,7 @@ def test_a_pipe_gets_one_line_per_stage_and_no_control_codes(built: Finished) ->
     lines = [
         line
         for line in built.done.stderr.splitlines()[1:]
-        if not re.match(r" {7}waiting for .* for \d+ s", line)
+        if not re.match(r" {7}waiting for .*: \d+ s", line)
     ]
     assert all(re.match(r"ok     \S.{27} +\d+\.\d s", line) for line in lines), lines
     assert [line[7:35].strip() for line in lines] == [

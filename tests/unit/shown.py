@@ -30,9 +30,7 @@ def plain(text: str, *, any_version: bool = False) -> list[str]:
     for pattern, word in (*_VARIES, *(_OF_THE_MATRIX if any_version else ())):
         text = re.sub(pattern, word, text, flags=re.MULTILINE)
     return [
-        line.rstrip()
-        for line in text.splitlines()
-        if not re.match(r" +waiting for .* for \d", line)
+        line.rstrip() for line in text.splitlines() if not re.match(r" +waiting for .*: \d", line)
     ]
 
 
