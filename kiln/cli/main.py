@@ -50,7 +50,9 @@ class Words(invoke.parser.parser.ParseMachine):
             raise KilnError(f"{flag(self.flag.name)} needs a value", hint=_see(task))
         if lacks and not mistyped:
             words = " ".join(str(each.name).upper() for each in self.context.positional_args)
-            raise KilnError(f"usage: ./invoke {task} {words}", hint=_see(task))
+            missing = " and ".join(flag(str(each.name)) for each in lacks)
+            hint = f"./invoke {task} {words}; {_see(task)}"
+            raise KilnError(f"specify {missing}", hint=hint)
         raise _unknown(self.word, [*self.context.flags, *self.contexts], task)
 
 
@@ -67,7 +69,10 @@ def _unknown(word: str, known: Collection[str], task: str | None = None) -> Kiln
         return KilnError(f"{word} is a group of tasks", hint=", ".join(group))
     kind = "unknown flag" if word.startswith("-") else "unexpected word" if task else "unknown task"
     text = f"{kind} {word}"
-    return KilnError(f"{text}; did you mean {close}?" if close else text, hint=_see(task))
+    hint = _see(task)
+    if kind == "unexpected word" and not close:
+        hint = f"put its flag before it; {hint}"
+    return KilnError(f"{text}; did you mean {close}?" if close else text, hint=hint)
 
 
 def _see(task: str | None) -> str:

@@ -59,7 +59,7 @@ def select(recipes: Sequence[Recipe], *, every: bool = False, **wanted: str | No
         matches = _usual(matches, flags)
     if len(matches) > 1 and not every:
         rows = "".join(f"\n  {recipe.name}" for recipe in matches)
-        fitting = f"match {shown}" if flags else "are in the matrix"
+        fitting = f"match {shown}" if flags else "match"
         if len(matches) < everything:
             fitting += f" (of {everything}; flavor base and x86_64 come first)"
         choices = [
@@ -68,7 +68,7 @@ def select(recipes: Sequence[Recipe], *, every: bool = False, **wanted: str | No
             if flag != "name" and len(each := dict.fromkeys(map(read, matches))) == len(matches)
         ]
         choice = " or ".join(choices) or "--name with one of these names"
-        hint = f"say which: {choice}; or --all for all of them"
+        hint = f"add {choice}; or --all for all of them"
         raise KilnError(f"{len(matches)} rows {fitting}:{rows}", hint=hint)
     return matches
 

@@ -94,7 +94,7 @@ def test_flags_of_a_class_reach_the_task_as_one_object(capsys: pytest.CaptureFix
 REFUSED = [
     ("nightly al2", "unexpected word al2", "nightly"),
     ("telemetry.cost p5.48xlarge --instances=x", "--instances needs a whole number, not 'x'", ""),
-    ("mig.plan p4d.24xlarge", "./invoke mig.plan INSTANCE_TYPE WANT", "mig.plan"),
+    ("mig.plan p4d.24xlarge", "specify --want\n  ./invoke mig.plan INSTANCE_TYPE WANT", "mig.plan"),
     ("build --distro", "--distro needs a value", "build"),
     ("build --distor al2", "unknown flag --distor; did you mean --distro?", "build"),
     ("--bogus", "unknown flag --bogus", ""),
