@@ -179,19 +179,24 @@ def findings_text(
     number = Counter(finding.level for finding in findings)
     of_matrix, wrong = "amis" in answer, number["error"]
     untried = not of_matrix and "UNTRIED" in rules
-    verdict = "cannot work" if wrong else "untried" if untried else "valid"
+    unproven = {finding.rule for finding in findings if finding.level == "error"} <= {UNCONFIRMED}
+    verdict = "not confirmed" if unproven else "cannot work"
+    if not wrong:
+        verdict = "untried" if untried else "valid"
     counts = f"{_counted(wrong, 'error')}, {_counted(number['warning'], 'warning')}"
     subject = f"{answer['amis']} AMIs" if of_matrix else "this combination"
     lines = [f"{subject}: {verdict} ({counts})"]
     if number["accepted"] and not verbose:
-        lines.append(f"{_counted(number['accepted'], 'accepted warning')}: see check --verbose")
+        lines.append(
+            f"{_counted(number['accepted'], 'accepted warning')}: ./invoke check --verbose"
+        )
     if not of_matrix and not wrong:
         lines.append("not judged: whether its packages are published (./invoke preflight)")
     if answer["unconfirmed_facts"] and UNCONFIRMED not in rules:
         by_row = answer.get("unconfirmed_by_row", {})
-        rows = f" ({sum(map(bool, by_row.values()))} of {len(by_row)} AMIs)" if by_row else ""
+        rows = f" in {_counted(sum(map(bool, by_row.values())), 'AMI')}" if by_row else ""
         facts = _counted(answer["unconfirmed_facts"], "unconfirmed fact")
-        lines.append(f"{facts}{rows}: see check --strict")
+        lines.append(f"{facts}{rows}: ./invoke check --strict")
     for ours, theirs in answer.get("replaced", {}).items():
         lines.append(f"the overlay replaces {ours} by {theirs}")
     if answer["instance_types"] and not of_matrix:
@@ -237,7 +242,7 @@ def which(
 def preflight(
     rows: Rows, download: bool = False, region: str | None = None, no_install: bool = False
 ) -> int:
-    """Ask the vendors for all that a bake fetches.
+    """Check that vendors still publish all build inputs.
 
     ./invoke preflight --distro al2023
 
@@ -267,7 +272,7 @@ def preflight(
 
 @task("Matrix")
 def render(check: bool = False) -> int:
-    """Write Packer's input of all AMIs to packer/.
+    """Write the Packer HCL of all AMIs to packer/.
 
     check: write nothing; fail if what is committed is stale
     """

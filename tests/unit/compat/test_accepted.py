@@ -51,7 +51,7 @@ def test_accepted_warning_is_no_error_with_strict(tmp_path: Path) -> None:
     text = findings_text({**answer, "unconfirmed_facts": 0})
     assert text.splitlines()[:2] == [
         "1 AMIs: valid (0 errors, 0 warnings)",
-        "2 accepted warnings: see check --verbose",
+        "2 accepted warnings: ./invoke check --verbose",
     ]
 
 
