@@ -51,7 +51,7 @@ def down(force: bool = False) -> None:
 
 @task("Lab", "lab.status")
 def status() -> int:
-    """Show the lab's instances and AMIs; 1 if it is down."""
+    """Show the lab's instances and AMIs; exit 1 if it is down."""
     from lab.base import origin, settings
     from lab.daemon import control
 

@@ -115,7 +115,7 @@ def catalog(
     place: Place,
     records: RecordSettings,
 ) -> None:
-    """Write a web site of the images and what is on them.
+    """Write a website of released images and their contents.
 
     ./invoke catalog --out site
 

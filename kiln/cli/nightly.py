@@ -106,7 +106,7 @@ def nightly(
 
 @task("Release", "nightly.plan")
 def plan(rows: Rows, place: Place, records: RecordSettings) -> None:
-    """Show what a night would do, one command a row."""
+    """Show a nightly run's builds, one command per row."""
     from kiln.publish.night import plan_night
 
     lines = _lines(rows)
@@ -120,7 +120,7 @@ def plan(rows: Rows, place: Place, records: RecordSettings) -> None:
 def finish(
     rows: Rows, report: Report, place: Place, plan: str | None = None, *, records: RecordSettings
 ) -> int:
-    """Report what a night's items did, wherever they ran.
+    """Report a nightly run whose builds ran elsewhere.
 
     plan: what nightly.plan --json printed before the items ran: --plan plan.json
     """
@@ -135,7 +135,7 @@ def finish(
 def run_on_codebuild(
     project: str, *, rows: Rows, report: Report, place: Place, records: RecordSettings
 ) -> int:
-    """Run a night on CodeBuild, a build for each due row.
+    """Run nightly builds on CodeBuild, one per due row.
 
     project: the CodeBuild project that runs an item: --project ami-kiln-nightly-worker
     """
@@ -240,9 +240,9 @@ def deploy_codebuild(
     *,
     place: Place,
 ) -> None:
-    """Create or update the stack that runs nights on CodeBuild.
+    """Create or update the CodeBuild stack for nightly runs.
 
-    repository: repository repository of amis.yaml, needed the first time: --repository https://git.example.com/amis
+    repository: Git repository with amis.yaml, needed the first time: --repository https://git.example.com/amis
     stack: the stack's name: --stack ami-kiln-nightly
     revision: branch or commit that is built: --revision main
     schedule: EventBridge Scheduler expression: --schedule 'cron(0 2 * * ? *)'

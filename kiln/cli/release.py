@@ -245,7 +245,7 @@ def sweep(
 
 @task("Release", "provenance.verify")
 def verify_provenance(ami: str, key: str | None = None, *, place: Place) -> int:
-    """Verify who built a published AMI, from what.
+    """Verify the signed provenance of a published AMI.
 
     ./invoke provenance.verify ami-0123456789abcdef0
 
