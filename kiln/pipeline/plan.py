@@ -26,7 +26,7 @@ from kiln.packer.validate import check_scripts
 if TYPE_CHECKING:
     from kiln.pipeline.record import Record
 
-_REST = "everything else: AMI Kiln's own (default)"
+_REST = "all other settings: default"
 # The stages of a record during which an instance runs.
 _BAKING = ("packer build",)
 _VERIFYING = ("boot the AMI", "checks")

@@ -18,7 +18,12 @@ from tests.unit import shown
 
 SHOWN = shown.blocks((ROOT / "docs" / "first-image.md").read_text())
 BUILD = "./invoke build --distro al2 --driver 510.47.03"
-PRINTED = ["./invoke list", "./invoke which --instance-type p5.48xlarge", f"{BUILD} --dry-run"]
+PRINTED = [
+    "./invoke list",
+    "./invoke which --instance-type p5.48xlarge",
+    "./invoke check",
+    f"{BUILD} --dry-run",
+]
 
 
 @pytest.mark.parametrize("command", PRINTED)
