@@ -45,8 +45,9 @@ def changed_files(root: Path = ROOT) -> list[str]:
     return sorted({name for text in listed for name in text.splitlines()})
 
 
-def touched_tests(files: Iterable[str], root: Path = ROOT) -> list[str]:
-    """Return the files of tests/unit that these files touch."""
+def touched_tests(files: Iterable[str], root: Path = ROOT) -> tuple[list[str], list[str]]:
+    """Return the files of tests/unit that these files touch: first those next to the change, whose
+    slow tests run too."""
     units = root / "tests" / "unit"
     every = sorted(units.rglob("test_*.py"))
     folders, modules, own = set[str](), set[str](), set[Path]()
@@ -67,10 +68,18 @@ def touched_tests(files: Iterable[str], root: Path = ROOT) -> list[str]:
         if path.suffix == ".py" and path.parts[0] in ("kiln", "lab", "devel"):
             modules.add(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     graph = grimp.build_graph("kiln", "lab", "devel", cache_dir=None)
-    rest = set[str]().union(*(graph.find_downstream_modules(m) for m in modules & graph.modules))
-    touched = own | {file for file in every if file.relative_to(units).parts[0] in folders}
-    touched |= {file for file in every if _imports(file) & (modules | rest)}
-    return [str(file.relative_to(root)) for file in sorted(touched) if file.is_file()]
+    known = modules & graph.modules
+    users = set[str]().union(*(graph.find_modules_that_directly_import(each) for each in known))
+    rest = set[str]().union(*(graph.find_downstream_modules(each) for each in known))
+    imports = {file: _imports(file) for file in every}
+    here = {file for file in every if file.relative_to(units).parts[0] in folders}
+    near = own | {file for file in here if imports[file] & (modules | users)}
+    far = here | {file for file in every if imports[file] & (modules | rest)}
+    return _names(near, root), _names(far - near, root)
+
+
+def _names(files: Iterable[Path], root: Path) -> list[str]:
+    return [str(file.relative_to(root)) for file in sorted(files) if file.is_file()]
 
 
 def _imports(file: Path) -> set[str]:

@@ -28,7 +28,7 @@ def test(
     k: only tests whose name contains this: -k matrix
     no_lab: leave out tests/lab
     quick: unit tests without a lab, Packer or long searches: half a minute
-    changed: fast unit tests that what differs from the last commit touches
+    changed: unit tests that the difference to the last commit touches: half a minute
     all: also what takes minutes, or another machine's software: before a release
     kills: kill builds at random moments and look for leftovers, instead of the tests
     minutes: with --kills: how long: --minutes 60

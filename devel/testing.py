@@ -127,10 +127,14 @@ def test(
 def test_changed() -> dict[str, Any]:
     """Run the fast unit tests that the changed files touch, and ruff and mypy."""
     files = changed.changed_files()
-    tests = changed.touched_tests(files)
-    log(f"{len(files)} changed files touch {len(tests)} files of tests/unit")
+    near, far = changed.touched_tests(files)
+    log(f"{len(files)} changed files touch {len(near) + len(far)} files of tests/unit")
     answer = linters_as_json(_quick_linters())
-    parts = {"unit": _unit_tests(["-m", "not slow and not all"], tests)} if tests else {}
+    parts = {}
+    if near:
+        parts["next to the change"] = _unit_tests(["-m", "not all"], near)
+    if far:
+        parts["fast tests of what uses it"] = _unit_tests(["-m", "not slow and not all"], far)
     failed = [status for status in parts.values() if status not in (0, _NONE)]
     answer["exit_status"] |= int(bool(failed))
     return {**answer, "parts": parts, "not_run": {}}
