@@ -55,14 +55,10 @@ def touched_tests(files: Iterable[str], root: Path = ROOT) -> tuple[list[str], l
         path = Path(name)
         if name.startswith("tests/unit/"):
             # A helper is its folder's.
-            own |= (
-                {root / path}
-                if path.name.startswith("test_")
-                else set((root / path).parent.glob("test_*.py"))
-            )
-        folders |= {
-            folder for at, of in _FOLDERS.items() if path.is_relative_to(at) for folder in of
-        }
+            pattern = path.name if path.name.startswith("test_") else "test_*.py"
+            own |= set((root / path).parent.glob(pattern))
+        for place, of in _FOLDERS.items():
+            folders |= set(of) if path.is_relative_to(place) else set()
         if path.parts[0] in ("kiln", "templates") and len(path.parts) > 2:
             folders.add(path.parts[1])
         if path.suffix == ".py" and path.parts[0] in ("kiln", "lab", "devel"):
