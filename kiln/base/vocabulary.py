@@ -107,7 +107,7 @@ def _cut(text: str) -> str:
 
 # Digits are [0-9]: `\d` also matches the digits of other scripts, which no program here reads.
 VERSION = Form(r"^[0-9]+(\.[0-9]+)+([-+~.][A-Za-z0-9.]+)*$", "a version such as 1.20.0")
-DRIVER = Form(r"^[0-9]{3}(\.[0-9]+)+$", "a version such as 510.47.03")
+DRIVER = Form(r"^[0-9]{3}(\.[0-9]+)+$", "a complete version such as 510.47.03")
 # Packages and URLs need the full number: CUDA 13.0 is a series, not a release.
 THREE_NUMBERS = Form(r"^[0-9]+\.[0-9]+\.[0-9]+$", "a whole release such as 13.0.2: three numbers")
 CUDNN = Form(

@@ -27,7 +27,7 @@ def unknown_driver(recipe: Recipe, case: Case) -> Objections:
     guess = guess or nearest(driver, releases, likeness=0.8)
     yield Objection(
         f"{driver} is not an NVIDIA release" + (f"; did you mean {guess}?" if guess else ""),
-        f"add one of after {table('drivers')['as_of']} in overlay/facts/drivers.yaml "
+        f"if it came out after {table('drivers')['as_of']}, add it to overlay/facts/drivers.yaml "
         "(docs/overlay.md)",
     )
 
@@ -108,7 +108,7 @@ def unknown_cuda(recipe: Recipe, case: Case) -> Objections:
     inside = versions.at_least(recipe.cuda, known[0]) and versions.at_least(known[-1], recipe.cuda)
     yield Objection(
         unknown(recipe.cuda, "CUDA release", known),
-        f"add one of after {table('cuda')['as_of']} to kiln/facts/knowledge/cuda.yaml",
+        f"if it came out after {table('cuda')['as_of']}, add it to kiln/facts/knowledge/cuda.yaml",
         unsure=not inside,
     )
 

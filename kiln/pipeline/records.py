@@ -60,7 +60,7 @@ def find_record(name: str) -> Record:
     hint = did_you_mean(name, rows) if rows else "./invoke build writes one"
     if unread:
         hint = f"{len(unread)} records cannot be read, such as {unread[0].message}"
-    raise KilnError(f"{name}: no record of such a build in {build_dir()}", hint=hint)
+    raise KilnError(f"no build record of {name} in {build_dir()}", hint=hint)
 
 
 def _names(record: Record) -> set[str | None]:

@@ -323,7 +323,7 @@ def how_it_ended(lab: Lab) -> str:
     try:
         lines = lab.log.read_text(errors="replace")[-(1 << 16) :].splitlines()
     except OSError:
-        return f"it has no log {lab.log}"
+        return f"it was never started (no log {lab.log})"
     started = max((n for n, line in enumerate(lines) if " up at http" in line), default=0)
     since = lines[started:]
     for line in reversed(since):

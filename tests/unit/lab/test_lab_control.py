@@ -94,7 +94,7 @@ def test_lab_down_ignores_reused_pid(
         lab.pid_file.write_text(str(program.pid))
         try:
             assert not control.is_running(lab)
-            assert control.died_of(lab).startswith("it has no log")
+            assert control.died_of(lab).startswith("it was never started")
             control.down(lab)
             assert program.poll() is None
         finally:

@@ -72,7 +72,7 @@ MISTAKES = [
     ((ROW, "- {distro: debian12, stack: classic, flavors: [ecs]}"), "21:47: debian12", "has: base"),
     (row("arches: [arm64]"), "21:3: no instance_type for arm64", ""),
     (("{x86_64:", "{x86:"), "2:19: defaults.instance_type.x86", "'x86_64' or 'arm64'"),
-    (("510.47.03", "latest"), "17:13: stacks.classic.driver", "a version such as 510.47.03"),
+    (("510.47.03", "latest"), "17:13: stacks.classic.driver", "version such as 510.47.03"),
     (("cuda: 11.6.2", "cuda: 11"), "19:11: stacks.classic.cuda", "put it in quotes"),
     (row('kernel: "6.12; reboot"'), "21:41: amis.0.kernel", "is not a kernel series or package"),
     (("rhel7", "rhel77"), "11:16: NVIDIA has no repository 'rhel77'", "did you mean 'rhel7'?"),
