@@ -68,11 +68,12 @@ def _unknown(word: str, known: Collection[str], task: str | None = None) -> Kiln
     if group and not task:
         return KilnError(f"{word} is a group of tasks", hint=", ".join(group))
     kind = "unknown flag" if word.startswith("-") else "unexpected word" if task else "unknown task"
-    text = f"{kind} {word}"
     hint = _see(task)
-    if kind == "unexpected word" and not close:
+    if close:
+        hint = f"did you mean {close!r}? {hint.capitalize()}"
+    elif kind == "unexpected word":
         hint = f"put its flag before it; {hint}"
-    return KilnError(f"{text}; did you mean {close}?" if close else text, hint=hint)
+    return KilnError(f"{kind} {word}", hint=hint)
 
 
 def _see(task: str | None) -> str:

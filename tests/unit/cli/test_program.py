@@ -96,9 +96,9 @@ REFUSED = [
     ("telemetry.cost p5.48xlarge --instances=x", "--instances needs a whole number, not 'x'", ""),
     ("mig.plan p4d.24xlarge", "specify --want\n  ./invoke mig.plan INSTANCE_TYPE WANT", "mig.plan"),
     ("build --distro", "--distro needs a value", "build"),
-    ("build --distor al2", "unknown flag --distor; did you mean --distro?", "build"),
+    ("build --distor al2", "unknown flag --distor\n  did you mean '--distro'? See", "build"),
     ("--bogus", "unknown flag --bogus", ""),
-    ("biuld", "unknown task biuld; did you mean build?", ""),
+    ("biuld", "unknown task biuld\n  did you mean 'build'? See", ""),
     ("sweep --run=", "--run is empty", ""),
 ]
 
