@@ -69,7 +69,7 @@ def promote(
     ./invoke promote al2023/lts/base/x86_64 stable --dry-run
 
     to: the channel to promote to: --to stable
-    accept: accept grave differences to the present image
+    accept: accept major differences from the present image
     dry_run: show the gates and move nothing
     """
     from kiln.publish.lines import load_line
