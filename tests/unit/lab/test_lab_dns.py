@@ -10,22 +10,6 @@ from lab.base.settings import Lab
 from lab.machine import dns
 
 
-def query(name: str) -> bytes:
-    labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
-    return b"\x12\x34\x01\x00\x00\x01" + b"\0" * 6 + labels + b"\0\0\1\0\1"
-
-
-RESPONSE = query("a.b")[:2] + b"\x81" + query("a.b")[3:]
-
-
-@pytest.mark.parametrize(
-    "packet", [b"", b"\0" * 12, query("a.b")[:-3], b"\0" * 12 + b"\xff" * 9, RESPONSE]
-)
-def test_a_packet_that_is_not_a_query_is_refused(packet: bytes) -> None:
-    with pytest.raises(ValueError, match="not a DNS query"):
-        dns.parse(packet)
-
-
 @pytest.mark.parametrize(
     ("name", "never"),
     [

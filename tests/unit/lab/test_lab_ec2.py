@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -18,27 +17,6 @@ from kiln.preflight.indexes import State
 pytestmark = pytest.mark.slow
 AL2023 = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64"
 UBUNTU = "ubuntu/images/hvm-ssd-gp3/ubuntu-noble-24.04-amd64-server-"
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "account_id", "device"),
-    [
-        ("amazon", "al2023-ami-2023*-x86_64", "137112412989", "/dev/xvda"),
-        ("amazon", "amzn2-ami-kernel-5.10-hvm-*-x86_64-gp2", "137112412989", "/dev/xvda"),
-        ("602401143452", "amazon-eks-node-al2023-*", "602401143452", "/dev/xvda"),
-        ("099720109477", f"{UBUNTU}*", "099720109477", "/dev/sda1"),
-        ("136693071363", "debian-12-amd64-*", "136693071363", "/dev/xvda"),
-    ],
-)
-def test_public_images_are_found_by_owner_and_name(
-    account: Any, owner: str, name: str, account_id: str, device: str
-) -> None:
-    filters = {"name": name, "state": "available", "root-device-type": "ebs"}
-    asked = [{"Name": key, "Values": [value]} for key, value in filters.items()]
-    found = account.describe_images(Owners=[owner], Filters=asked)["Images"]
-    assert {(image["OwnerId"], image["RootDeviceName"]) for image in found} == {
-        (account_id, device)
-    }
 
 
 @pytest.mark.parametrize(
@@ -292,21 +270,6 @@ def test_impossible_root_volume_is_refused(
     code, message = refused(walk.launched, ImageId=ami, BlockDeviceMappings=devices)
     assert code in ("InvalidBlockDeviceMapping", "InvalidParameterValue")
     assert words in message
-
-
-def test_metric_of_another_namespace_does_not_count(client: Callable[..., Any]) -> None:
-    watch, now = client("cloudwatch"), datetime.now(timezone.utc).replace(second=0, microsecond=0)
-    one = {"MetricName": "used", "Dimensions": [{"Name": "InstanceId", "Value": "i-1"}]}
-    for namespace, value in (("Ours", 1), ("Theirs", 9)):
-        datum = {**one, "Value": value, "Timestamp": now}
-        watch.put_metric_data(Namespace=namespace, MetricData=[datum])
-    stat = {"Metric": {"Namespace": "Ours", **one}, "Period": 60, "Stat": "Maximum"}
-    (found,) = watch.get_metric_data(
-        MetricDataQueries=[{"Id": "m", "MetricStat": stat}],
-        StartTime=now - timedelta(minutes=1),
-        EndTime=now + timedelta(minutes=1),
-    )["MetricDataResults"]
-    assert (found["Values"], found["Timestamps"]) == ([1], [now])
 
 
 def test_parameters_have_the_limits_of_ssm(client: Callable[..., Any], parent: str) -> None:

@@ -50,11 +50,6 @@ def test_instances_get_the_drivers_ids_and_places(
     assert [by_id[number] for number in ids] == starts
 
 
-def test_half_of_the_cards_number_their_halves_backwards(make: Make) -> None:
-    output = cut(make(instance_id="i-0"), "19,19,19,19,19,19,19")
-    assert re.findall(r"GPU instance ID +(\d+)", output) == ["9", "7", "8", "11", "12", "13", "14"]
-
-
 def test_an_order_that_does_not_fit_keeps_what_was_made(make: Make) -> None:
     guest = make()
     guest.ok("-i", "0", "-mig", "1")
@@ -85,29 +80,6 @@ def test_what_is_left_counts_as_the_driver_counts(make: Make, made: str, free: l
     assert re.findall(r"\d/\d", guest.ok("mig", "-i", "0", "-lgip")) == free
 
 
-def test_only_one_instance_has_the_media_engines(make: Make) -> None:
-    guest = make("g7e.2xlarge")
-    cut(guest, "1g.24gb+me")
-    assert guest.smi("mig", "-cgi", "1g.24gb+me.all").code == 23
-    guest.ok("mig", "-cgi", "1g.24gb,1g.24gb-me,47")
-    assert sorted(place for _, _, place in placed(guest)) == ["0:3", "3:3", "6:3", "9:3"]
-
-
-def test_a_profile_goes_by_id_name_or_full_name_and_place(make: Make) -> None:
-    guest = make()
-    cut(guest, "MIG 3g.20gb:0,1g.5gb:4,19:5")
-    assert {place for _, _, place in placed(guest)} == {"0:4", "4:1", "5:1"}
-    for wrong, code in {"19:4": 23, "9:2": 2, "19:": 2, "7": 2}.items():
-        assert guest.smi("mig", "-i", "0", "-cgi", wrong).code == code, wrong
-
-
-def test_an_older_driver_lacks_later_profiles(make: Make) -> None:
-    guest = make(driver="510.47.03")
-    assert "1g.10gb" not in guest.ok("mig", "-lgip")
-    guest.ok("-i", "0", "-mig", "1")
-    assert guest.smi("mig", "-i", "0", "-cgi", "15").code == 2
-
-
 def test_instances_are_taken_down_compute_first(make: Make) -> None:
     guest = make()
     cut(guest, "9,9", "-C")
@@ -125,16 +97,6 @@ def test_instances_are_taken_down_compute_first(make: Make) -> None:
     assert guest.ok("mig", "-dgi") == "Successfully destroyed GPU instance ID  2 from GPU  0\n"
     none = guest.smi("mig", "-dgi")
     assert (none.out, none.code) == ("No GPU instances found: Not Found\n", 6)
-
-
-def test_a_gpu_instance_holds_several_compute_instances(make: Make) -> None:
-    guest = make()
-    cut(guest, "9")
-    guest.ok("mig", "-i", "0", "-gi", "2", "-cci", "1c.3g.20gb,0,0")
-    assert guest.smi("mig", "-i", "0", "-gi", "2", "-cci", "0").code == 23
-    assert guest.ok("-L").count("MIG 1c.3g.20gb") == 3
-    guest.ok("mig", "-dci", "-ci", "0,1", "-gi", "2")
-    assert guest.ok("-L").count("MIG 1c.3g.20gb") == 1
 
 
 def test_a_card_without_mig_only_warns(make: Make) -> None:
@@ -160,15 +122,6 @@ def test_only_ampere_keeps_its_mode_over_a_reboot(
     guest.reboot()
     assert guest.ok(*MODES) == after
     assert placed(guest) == []
-
-
-def test_a_frozen_disk_takes_no_card_along(make: Make) -> None:
-    guest = make()
-    guest.ok("-mig", "1")
-    guest.reboot()
-    other = {"instance_type": "p4d.24xlarge", "instance_id": "i-other"}
-    guest.write("etc/kiln-lab/instance.json", other)
-    assert guest.ok(*MODES) == "Disabled, Disabled\n"
 
 
 @pytest.mark.parametrize("way", ["reset", "reboot"])
