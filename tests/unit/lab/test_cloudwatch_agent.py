@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.vendors.standins.cloudwatch_agent.agent import ctl, gpu, metrics
+from lab.vendors.standins.cloudwatch_agent.agent import gpu, metrics
 from lab.vendors.standins.cloudwatch_agent.agent.logfile import Tail
 from lab.vendors.standins.cloudwatch_agent.agent.plan import Plan
 
@@ -95,28 +94,3 @@ def test_reading_goes_on_after_a_restart_and_a_rotation(tmp_path: Path) -> None:
     log.write_text("three\n")
     second.events(6)
     assert [text for _, text in second.events(11)] == ["three"]
-
-
-def test_the_translator_judges_new_files_with_those_that_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "amazon-cloudwatch-agent.d"
-    folder.mkdir()
-    (folder / "old.json").write_text(json.dumps({"metrics": {"namespace": "Mine"}}))
-    (folder / "ssm_new.tmp").write_text(json.dumps({"metrics": {"namespace": "Yours"}}))
-    toml = tmp_path / "agent.toml"
-
-    def translate(way: str) -> int:
-        given = {"input": str(tmp_path / "none.json"), "input-dir": str(folder)}
-        flags = {**given, "output": str(toml), "multi-config": way}
-        words = [word for name, value in flags.items() for word in (f"--{name}", value)]
-        monkeypatch.setattr("sys.argv", ["config-translator", *words])
-        return ctl.translator()
-
-    assert translate("append") == 1
-    assert "Different values are specified for namespace" in capsys.readouterr().out
-    assert not toml.exists()
-    assert translate("default") == 0
-    assert '"Yours"' in toml.read_text()
-    assert translate("remove") == 0
-    assert '"Mine"' in toml.read_text()
