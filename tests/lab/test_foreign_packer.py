@@ -1,4 +1,4 @@
-"""Packer alone, without AMI Kiln, builds in the lab as in EC2."""
+"""A rendered folder builds by hand, with Packer alone."""
 
 from __future__ import annotations
 

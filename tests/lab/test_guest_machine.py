@@ -1,4 +1,4 @@
-"""What foreign templates find on a guest and change: files, tools, kernel settings, its name."""
+"""What foreign templates find on a guest and change: names, kernel settings, tokens."""
 
 from __future__ import annotations
 

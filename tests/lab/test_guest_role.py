@@ -1,4 +1,4 @@
-"""An instance with a role: its credentials in the guest, and Systems Manager's commands there.
+"""An instance with a role: its credentials in the guest.
 
 Nothing is set in the guest but what EC2 sets, and its programs ask AWS's own host names.
 """

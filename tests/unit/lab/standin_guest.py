@@ -78,10 +78,6 @@ class Guest:
         assert output.code == 0, output
         return output.out
 
-    def journal(self) -> list[dict[str, Any]]:
-        path = self.root / "run/kiln-lab/nvidia-smi.log"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
     def reboot(self) -> None:
         shutil.rmtree(self.root / "run", ignore_errors=True)
 

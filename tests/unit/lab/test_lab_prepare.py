@@ -1,4 +1,4 @@
-"""What the lab makes before a bake, in parallel with the root filesystem."""
+"""What the lab's mirror makes before a bake."""
 
 from __future__ import annotations
 

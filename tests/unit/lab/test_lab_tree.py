@@ -1,4 +1,4 @@
-"""How mmdebstrap is called for the tree from which all guests are made."""
+"""Deleting the tree from which all guests are made."""
 
 from __future__ import annotations
 

@@ -44,11 +44,6 @@ def ctk(request: pytest.FixtureRequest, tmp_path: Path) -> Ctk:
     return Ctk(tmp_path, request.param)
 
 
-@pytest.fixture
-def newer(tmp_path: Path) -> Ctk:
-    return Ctk(tmp_path, "1.20.0")
-
-
 def test_dockers_other_settings_stay(ctk: Ctk) -> None:
     assert ctk.configure("docker", '{"data-root": "/data"}').returncode == 0
     settings = json.loads(ctk.config.read_text())
@@ -64,7 +59,8 @@ def test_before_1_18_containerds_own_file_has_the_runtime(tmp_path: Path) -> Non
     assert not ctk.drop_in.exists()
 
 
-def test_from_1_18_on_containerds_own_file_only_imports_the_drop_in(newer: Ctk) -> None:
+def test_from_1_18_on_containerds_own_file_only_imports_the_drop_in(tmp_path: Path) -> None:
+    newer = Ctk(tmp_path, "1.20.0")
     assert newer.configure("containerd").returncode == 0
     imports = [f"{newer.drop_in.parent}/*.toml"]
     assert newer.toml(newer.config) == {"version": 2, "imports": imports}

@@ -1,4 +1,4 @@
-"""The stand-in's other commands: CSV queries, settings, errors, injected faults, the journal."""
+"""The stand-in's other commands: CSV queries, errors, injected faults."""
 
 from __future__ import annotations
 

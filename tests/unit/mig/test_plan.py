@@ -1,4 +1,4 @@
-"""MIG without a GPU: profiles, check, plan, makespan, Kubernetes, the matrix's default labels."""
+"""MIG without a GPU: profiles, check, plan, Kubernetes, the matrix's default labels."""
 
 from __future__ import annotations
 

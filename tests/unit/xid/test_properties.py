@@ -1,4 +1,4 @@
-"""Whatever a kernel log, an archive or a process name holds: no crash. See runtime/test_fuzz.py."""
+"""Process names that nobody expects. Damaged logs are in runtime/test_fuzz.py."""
 
 from __future__ import annotations
 
