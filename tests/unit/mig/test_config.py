@@ -71,18 +71,6 @@ def test_every_gpu_has_labels_that_fit_it(gpu):
                 target.check(target.Wanted(0, entry.enabled, shapes), gpu)
 
 
-def test_a_label_that_no_file_has_comes_from_the_gpus():
-    rtx = gpus("0x2C3A10DE", 4)
-    label = target.find(config.load(str(SHIPPED)), "all-1g.16gb.gfx", rtx, gpu_types())
-    wanted = target.resolve(label, rtx)
-    assert [target.counted([name for name, _ in w.shapes]) for w in wanted.values()] == (
-        ["1g.16gb+gfx=2"] * 4
-    )
-    with pytest.raises(MigError) as unknown:
-        target.find({}, "all-1g.15gb", rtx, gpu_types())
-    assert "all-1g.16gb" in unknown.value.hint
-
-
 def test_label_of_a_file_goes_before_the_gpus_own():
     text = HEAD + "  all-1g.5gb:\n  - {devices: [0], mig-enabled: true, mig-devices: {1g.5gb: 2}}\n"
     machine = gpus("0x20B010DE")
@@ -182,12 +170,6 @@ def test_gpus_without_mig_are_never_addressed():
     labels = config.load(str(SHIPPED))
     machine = [*gpus("0x20B010DE", 1), smi.Gpu(1, "", "", "0x1EB810DE", "", "T4", None, None)]
     assert list(target.resolve(labels["all-disabled"], machine)) == [0]
-
-
-def test_compute_instances_share_a_gpu_instance_until_it_is_full():
-    shapes = target.shape_all([("1c.3g.20gb", 4), ("3g.20gb", 1)])
-    assert sorted(shapes) == [("3g.20gb", (1,)), ("3g.20gb", (1, 1, 1)), ("3g.20gb", (3,))]
-    assert target.devices_of(shapes) == {"1c.3g.20gb": 4, "3g.20gb": 1}
 
 
 def test_only_knowledge_says_which_pci_ids_cannot_do_mig():
