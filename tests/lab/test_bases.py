@@ -65,13 +65,6 @@ def test_amazon_linux_has_no_compiler_by_itself(distro: str) -> None:
     assert inside(root, "/usr/lib/kiln-lab/gcc", "--version").returncode == 0
 
 
-def test_unknown_distribution_gets_a_suggestion() -> None:
-    with pytest.raises(KilnError, match="no base for distribution 'ubuntu2205'") as raised:
-        bases.ensure("ubuntu2205")
-    assert "ubuntu2204" in raised.value.hint
-    assert raised.value.exit_status == 2
-
-
 class TestImport:
     @pytest.fixture(autouse=True)
     def shared(

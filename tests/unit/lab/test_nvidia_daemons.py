@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -72,31 +71,3 @@ def test_the_driver_unloads_unless_in_use(make: Make) -> None:
     assert field(guest, "mig.mode.current") == "Enabled"
     assert guest.run("kiln-lab-gpu", "unload").code == 0
     assert field(guest, "mig.mode.current") == "Disabled"
-
-
-# ------------------------------------------------------------------- fabric manager's start script
-
-START = ("nvidia-fabricmanager-start.sh", "--mode", "start")
-
-
-def with_ib_umad(guest: Guest) -> None:
-    for path, text in {
-        "etc/modules-load.d/x.conf": "ib_umad\n",
-        "lib/modules/6.1/kernel/drivers/infiniband/core/ib_umad.ko": "",
-    }.items():
-        (guest.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (guest.root / path).write_text(text)
-
-
-def test_b200_needs_ib_umad_and_nvlsm_and_p4d_neither(make: Make, tmp_path: Path) -> None:
-    guest = make("p6-b200.48xlarge")
-    done = guest.run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
-    assert (done.code, "Detected NVL5+ system" in done.err) == (1, True)
-    assert 'Kernel module "ib_umad" has not been loaded' in done.err
-    with_ib_umad(guest)
-    done = guest.run(*START)
-    assert done.code == 1
-    assert '"/opt/nvidia/nvlsm/sbin/nvlsm" does not exist' in done.err
-    older = Guest(tmp_path / "older", "p4d.24xlarge", "580.173.02")
-    done = older.run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
-    assert (done.code, "Detected Pre-NVL5 system" in done.err) == (0, True)

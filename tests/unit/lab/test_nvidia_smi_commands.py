@@ -19,18 +19,6 @@ Make = Callable[..., Guest]
 PYTHONS = list(surroundings.pythons().values())
 
 
-def test_csv_has_units_unless_told_otherwise(make: Make) -> None:
-    guest = make("g4dn.12xlarge")
-    fields = "--query-gpu=index,gpu_name,memory.total,temperature.gpu,fan.speed"
-    assert guest.ok(fields, "--format=csv").splitlines()[:2] == [
-        "index, name, memory.total [MiB], temperature.gpu, fan.speed [%]",
-        "0, Tesla T4, 15360 MiB, 26, [N/A]",
-    ]
-    plain = guest.ok(fields, "--format=csv,noheader,nounits", "-i", "3")
-    assert plain == "3, Tesla T4, 15360, 26, [N/A]\n"
-    assert guest.ok("--query-gpu", "count", "--format", "csv,noheader", "-i", "0") == "4\n"
-
-
 @pytest.mark.parametrize(
     ("field", "driver"),
     [("cuda_version", "580.173.02"), ("fabric.state", "510.47.03")],

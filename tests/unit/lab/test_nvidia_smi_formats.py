@@ -72,15 +72,6 @@ def test_xml_of_a_card_in_mig_mode_lists_its_devices(make: Make) -> None:
     assert gpu.findtext("utilization/gpu_util") == "N/A"
 
 
-def test_text_report_has_the_labels_of_the_real_driver_in_its_order(make: Make) -> None:
-    output = make("p5.48xlarge", "565.57.01").ok("-q", "-i", "0")
-    body = output[output.index("    Product Name") :].rstrip("\n").splitlines()
-    assert [line.split(" : ")[0].rstrip() for line in body] == (
-        (DATA / "text" / "565-h100").read_text().splitlines()
-    )
-    assert all(line.index(" : ") == 41 for line in body if " : " in line)
-
-
 def cut_like_the_capture(guest: Guest) -> None:
     """GPU 0 as the public capture has it: 1g, 1g+me, and one slice of a 3g."""
     guest.ok("-i", "0", "-pm", "1")
