@@ -56,24 +56,6 @@ def test_preflight_finds_the_parents_of_all_rows(
     assert ask_parent(gone, target).state is State.MISSING
 
 
-def test_parameters_are_listed_by_data_type_without_awss(
-    client: Callable[..., Any], parent: str
-) -> None:
-    ssm = client("ssm")
-    ssm.put_parameter(Name="/mine/ami", Value=parent, Type="String", DataType="aws:ec2:image")
-    ssm.put_parameter(Name="/mine/word", Value="word", Type="String")
-
-    def listed(*filters: Any) -> set[str]:
-        pages = ssm.get_paginator("describe_parameters").paginate(ParameterFilters=filters)
-        return {parameter["Name"] for page in pages for parameter in page["Parameters"]}
-
-    assert listed({"Key": "DataType", "Values": ["aws:ec2:image"]}) == {"/mine/ami"}
-    texts = listed({"Key": "DataType", "Values": ["text"]})
-    assert "/mine/word" in texts and "/mine/ami" not in texts
-    assert not any(name.startswith("/aws/") for name in listed())
-    ssm.delete_parameters(Names=["/mine/ami", "/mine/word"])
-
-
 def test_instance_is_launched_from_an_image_parameter(
     client: Callable[..., Any], walk: Any, parent: str, refused: Any
 ) -> None:
