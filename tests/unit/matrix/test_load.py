@@ -214,8 +214,8 @@ def test_schema_takes_the_matrix_and_no_typo() -> None:
     published = json.loads(model.matrix_json_schema())
     data = copy.deepcopy(yaml_files.load_yaml(ROOT / "amis.yaml").data)
     jsonschema.validate(data, published)
-    data["amis"][0]["flavors"] = ["base"]
-    with pytest.raises(jsonschema.ValidationError, match="flavors"):
+    data["amis"][0]["flavours"] = ["base"]
+    with pytest.raises(jsonschema.ValidationError, match="flavours"):
         jsonschema.validate(data, published)
 
 

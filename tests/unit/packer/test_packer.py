@@ -161,7 +161,7 @@ def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     monkeypatch.setitem(facts, "releases", releases)
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "host"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     monkeypatch.setenv("KILN_MIRRORS", f"{VENDOR}=http://127.0.0.1:{server.server_port}")
     yield served
     server.shutdown()

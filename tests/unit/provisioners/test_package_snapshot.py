@@ -12,7 +12,6 @@ from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe
 from kiln.matrix.load import load_recipes
 from kiln.pipeline.plan import input_digest
-from lab.target import LabTarget
 from tests.unit.provisioners.machine import Machine, plant
 
 MATRIX = """\
@@ -78,14 +77,12 @@ def test_row_overrides_stack_and_stack_defaults(tmp_path: Path) -> None:
     ("distro", "edit", "place"),
     [
         ("al2023", row(TIME), "8:50: amis.0.package_snapshot: al2023: "),
-        ("al2023", row("latest"), "8:50: amis.0.package_snapshot: al2023: 'latest'"),
         ("ubuntu2204", stack("20240301"), "7:23: stacks.lts.package_snapshot: "),
         # No such day.
         ("debian12", row("20240231T000000Z"), "8:52: amis.0.package_snapshot: debian12: "),
         # Before Ubuntu's first.
         ("ubuntu2204", row("20230101T000000Z"), "8:54: amis.0.package_snapshot: ubuntu2204: "),
         # A distribution without snapshots.
-        ("al2", row(TIME), "8:47: amis.0.package_snapshot: no archive"),
         ("al2", defaults(RELEASE), "2:21: defaults.package_snapshot: no archive"),
     ],
 )
@@ -183,10 +180,3 @@ def test_snapshot_is_the_bakes_only_source_until_cleanup(machine: Machine) -> No
         assert (machine.root / path).read_text() == text
     assert {path.name for path in lists.iterdir()} == {"vendor.list", "nvidia-cuda.list"}
     assert "\nkiln_restore_sources\n" in (PROVISIONERS / "cleanup.sh").read_text()
-
-
-def test_lab_refuses_unknown_snapshot(tmp_path: Path) -> None:
-    recipe = load(tmp_path, "debian12", row(TIME))
-    with pytest.raises(KilnError, match="the lab has no state 20240301T030400Z") as caught:
-        LabTarget("a test").hooks._prepare([recipe], print)
-    assert caught.value.exit_status == 2
