@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -392,23 +391,6 @@ def test_machine_that_does_not_answer_is_one_message(
     with pytest.raises(KilnError, match=r"admin@192\.0\.2\.1 cannot be reached over SSH") as error:
         verify_host()
     assert error.value.exit_status == 1
-
-
-def test_ctrl_c_during_the_checks_is_one_message(
-    machine: Booted, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def run_checks(*_: Any, stop: Stop, **__: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-        stop.check()
-
-    monkeypatch.setattr(Booted, "RECIPE", OLD)
-    monkeypatch.setattr(verify.checks, "run_checks", run_checks)
-    with pytest.raises(KilnError, match=r"admin@192\.0\.2\.1: interrupted") as refused:
-        verify_host()
-    assert refused.value.exit_status == 1
-    said = capfd.readouterr().err
-    assert "stopping the checks" in said
-    assert "removing" not in said
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "a@", "a b@c", "-o@c", "a@-oProxyCommand=x"])
