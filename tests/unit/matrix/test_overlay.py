@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import date
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -178,25 +177,6 @@ def test_list_entry_counts_before_ours(acme: Path) -> None:
     assert "NCCL >= 2.29.1" in found()
 
 
-def test_release_is_sorted_among_ours(acme: Path) -> None:
-    (acme / "facts/distros.yaml").write_text(
-        "flavors: {parallelcluster: {brings: {3.99.0: {driver: 595.112.07, efa: 1.51.0}}}}\n"
-    )
-    (acme / "facts/cuda.yaml").write_text("releases: {11.0.99: {driver: 450.36.06}}\n")
-    branch = "{kind: PB, end_of_life: '2022-01', native_cuda: '11.1', modules: [proprietary]"
-    (acme / "facts/drivers.yaml").write_text(
-        f"branches: {{'456': {branch}, released: '2021-01', versions: {{}}, source: none}}}}\n"
-    )
-    caches.forget()
-    asked = {"distro": "al2023", "flavor": "parallelcluster", "parallelcluster": "3.99.0"}
-    listed = check_combination(driver="595.112.07", cuda="12.9.99", **asked)["findings"]
-    levels = {finding["rule"]: finding["level"] for finding in listed}
-    assert "PC-OS" not in levels
-    # Between the oldest and the newest that are known, so NVIDIA has no such release.
-    assert levels["CUDA-UNKNOWN"] == "error"
-    assert list(facts.branches()) == sorted(facts.branches())
-
-
 def test_last_of_two_overlays_counts(
     acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,25 +189,6 @@ def test_last_of_two_overlays_counts(
     assert uploaded["provisioners/acme-baseline.sh"].is_relative_to(acme)
 
 
-def test_python_component_reads_the_recipe(acme: Path) -> None:
-    (acme / "components/acme-driver.py").write_text(MODULE)
-    (acme / "provisioners/acme-driver.sh").write_text("#@ env ACME_DRIVER  required  x\n")
-    row = al2023(load_recipes())
-    step = components.get("acme-driver").for_recipe(row)
-    assert step.env == {"ACME_DRIVER": row.driver}
-    assert row.components.index("acme-driver") == row.components.index("acme-baseline") + 1
-
-
-MODULE = """from kiln.components.component import Component
-AFTER = "acme-baseline"
-
-def environment(recipe):
-    return {"ACME_DRIVER": recipe.driver}
-
-COMPONENT = Component(name="acme-driver", what="the driver's name", environment=environment)
-"""
-
-
 # ------------------------------------------------------------------- mistakes
 
 BASELINE, DISTROS = "components/acme-baseline.yaml", "facts/distros.yaml"
@@ -237,6 +198,10 @@ MISTAKES = {
     "a place that is not": (BASELINE, "after: tuning", "after: tunning", "2: after: 'tunning'"),
     "a package": (BASELINE, "jq,", "jq; rm,", "3:11: "),
     "a distribution": (BASELINE, "[jq, tmux]", "{al2024: [jq]}", "al2024"),
+    "a placeholder": (
+        BASELINE, "env:", "downloads: {ACME: 'https://a.example/{machine}'}\nenv:",
+        "4:19: downloads.ACME: unknown placeholder {machine}",
+    ),
     "a folder": ("provisionners/x.sh", "", "", "provisionners: "),
     "a script": ("provisioners/x.sh", "", "", "x.sh: no component runs x.sh"),
     "twice": ("components/tuning.yaml", "", "{what: a, after: kernel}", "'tuning' exists already"),
@@ -259,10 +224,7 @@ MISTAKES = {
     "a table": ("facts/driver.yaml", "", "", "driver.yaml"),
     # In the distribution of docs/add-a-distribution.md.
     "a family": (DISTROS, "family: debian", "family: redhat", "3:13: distros.debian98.family: "),
-    "no family": (DISTROS, "    family: debian\n", "", "3:5: distros.debian98: "),
     "a kernel": (DISTROS, "default: linux-", "default: linus-", "10:7: distros.debian98.kernels"),
-    "a placeholder": (DISTROS, "latest/{deb_arch}", "latest/{debarch}", "7:29: "),
-    "half a parent": (DISTROS, "{ssm_parameter: ", "{name: ", "7:13: "),
     "a stack": ("amis.yaml", "stack: acme,", "stack: acne,", "4:27: stack 'acne' is not among"),
 }  # fmt: skip
 
@@ -287,19 +249,6 @@ def test_mistake_is_named_by_file_and_line(acme: Path, what: str) -> None:
     assert caught.value.exit_status == 2
 
 
-def test_placeholder_without_value_is_named(acme: Path) -> None:
-    path = acme / "facts/packages.yaml"
-    path.write_text("packages:\n  kernel-tools:\n  - {names: ['x{module}'], source: none}\n")
-    caches.forget()
-    with pytest.raises(KilnError, match=r"kernel-tools: 'x\{module\}'"):
-        components.get("kernel").for_recipe(al2023(load_recipes()))
-    path = acme / BASELINE
-    path.write_text(path.read_text() + "downloads: {ACME: 'https://a.example/{machine}'}\n")
-    components._by_name.cache_clear()
-    with pytest.raises(KilnError, match=r"5:19: downloads\.ACME: unknown placeholder {machine}"):
-        components.names()
-
-
 # What a whole file of facts may be by mistake; TABLE is a key of the table.
 WRONG_FILES = {
     "a list": "- 1\n",
@@ -312,7 +261,7 @@ WRONG_FILES = {
 def test_wrong_file_of_any_facts_is_named(tmp_path: Path, what: str) -> None:
     (tmp_path / "facts").mkdir()
     for name in TABLES:
-        known = ours_of(KNOWLEDGE / f"{name}.yaml")
+        known = read_table(KNOWLEDGE / f"{name}.yaml")
         key = next(
             key for key in TABLES[name].model_fields if isinstance(known.get(key), dict | list)
         )
@@ -324,18 +273,6 @@ def test_wrong_file_of_any_facts_is_named(tmp_path: Path, what: str) -> None:
         assert caught.value.message.startswith(str(path))
         assert caught.value.exit_status == 2
         path.unlink()
-
-
-def test_empty_file_of_facts_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "facts").mkdir()
-    (tmp_path / "facts/efa.yaml").write_text("# nothing yet\n")
-    known = ours_of(KNOWLEDGE / "efa.yaml")
-    assert with_overlay(known, "efa", tmp_path) == known
-
-
-@cache
-def ours_of(path: Path) -> dict[str, Any]:
-    return read_table(path)
 
 
 def test_check_reads_all_facts(acme: Path) -> None:
@@ -351,12 +288,6 @@ def test_missing_script_is_named(acme: Path) -> None:
     path.unlink()
     with pytest.raises(KilnError, match=f"{path} does not exist"):
         render.render(al2023(load_recipes()))
-
-
-def test_row_that_exists_names_the_other_file(acme: Path) -> None:
-    (acme / "amis.yaml").write_text("amis:\n- {distro: al2023, stack: lts}\n")
-    with pytest.raises(KilnError, match=r"amis\.yaml:2:3: .* exists already \(amis\.yaml:"):
-        load_recipes()
 
 
 def test_missing_overlay_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
