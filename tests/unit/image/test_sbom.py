@@ -1,6 +1,6 @@
 """The CycloneDX bill of materials of an image.
 
-`python -m tests.unit.test_sbom` writes the examples again: read the difference.
+`python -m tests.unit.image.test_sbom` writes the examples again: read the difference.
 """
 
 import json

@@ -209,30 +209,6 @@ def caller(checkout: Path, wheels: Path, uv_calls: Path, home: Path) -> Call:
     return call
 
 
-def python_of(path: str, **environment: str) -> str:
-    """The Python that setup/venv.sh makes a .venv with."""
-    found = subprocess.run(
-        ["bash", "-c", "source setup/venv.sh; find_python"],
-        cwd=ROOT,
-        env={"PATH": f"{path}:/usr/bin:/bin", **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return found.stdout.strip()
-
-
-def test_distributions_python_comes_before_path(tmp_path: Path) -> None:
-    usable = "import sys, pip; sys.exit(sys.version_info < (3, 10))"
-    system = subprocess.run(["/usr/bin/python3", "-c", usable], capture_output=True, check=False)
-    on_path = tmp_path / "python3"
-    on_path.symlink_to(BASE_PYTHON)
-    # By its version: an upgrade of the system leaves no .venv of the Python before.
-    expected = on_path if system.returncode else Path("/usr/bin/python3").resolve()
-    assert python_of(str(tmp_path)) == str(expected)
-    assert python_of(str(tmp_path), KILN_PYTHON="python3") == str(on_path)
-
-
 @pytest.mark.parametrize("program", ["/opt/nosuch/python3.13", "old"])
 def test_wrong_kiln_python_is_bad_input(
     program: str, invoke: Call, checkout: Path, tmp_path: Path
@@ -335,16 +311,12 @@ def test_index_without_packages_is_named(
             {},
             {"UV_DEFAULT_INDEX": "https://e/"},
         ),
-        # A user's own setting of uv is kept.
-        ("global.index-url='https://g/'", {"UV_DEFAULT_INDEX": "https://mine/"}, {}),
         # All of pip's indexes are searched.
         (
             "global.extra-index-url='https://a/ https://b/'",
             {},
             {"UV_INDEX": "https://a/ https://b/", "UV_INDEX_STRATEGY": "unsafe-best-match"},
         ),
-        # A folder of wheels that is not there is left out.
-        ("global.find-links='/ /missing https://l/'", {}, {"UV_FIND_LINKS": "/,https://l/"}),
     ],
 )
 def test_uv_gets_pips_settings(
