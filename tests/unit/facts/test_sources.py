@@ -14,7 +14,6 @@ is a name in the `sources` of the same file. An entry whose source is none of th
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -22,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from kiln.base.paths import KNOWLEDGE, ROOT
+from kiln.base.yaml_files import parse_plain
 
 _REFERENCE = re.compile(
     r"https?://[\w.-]+\.\w+/\S+"
@@ -61,20 +60,9 @@ FACTS = [
 ]
 
 
-class _Text(yaml.CSafeLoader):
-    """Scalars stay text, so that 2.10 is not 2.1."""
-
-
-_Text.yaml_implicit_resolvers = {
-    letter: [pair for pair in pairs if not pair[0].endswith((":float", ":timestamp"))]
-    for letter, pairs in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 @cache
 def load(path: Path) -> Any:
-    text = path.read_text(encoding="utf-8")
-    return json.loads(text) if path.suffix == ".json" else yaml.load(text, _Text)
+    return parse_plain(path.read_text(encoding="utf-8"), path.name, versions_as_text=True)
 
 
 def followable(text: str, named: Any = ()) -> bool:

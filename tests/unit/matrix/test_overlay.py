@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from kiln import components, facts
+from kiln.base import overlay
 from kiln.base.errors import KilnError
-from kiln.base.paths import KNOWLEDGE, ROOT, packer_dir
+from kiln.base.paths import AMI_TESTS, KNOWLEDGE, ROOT, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cli.matrix import check_answer
 from kiln.compat.engine import check_combination
@@ -60,6 +61,7 @@ def test_component_is_on_every_image_at_its_place(acme: Path) -> None:
     assert (own.name, own.stack) == ("al2023-580.999.01-open-base-x86_64", "acme")
     assert own.row.file == str(acme / "amis.yaml")
     assert own.volume == others[0].volume
+    assert overlay.ami_check_folders() == (AMI_TESTS, acme / "tests" / "ami")
     (flags,) = shown.selections(PAGE)
     assert select([*others, own], **flags) == [own]
 

@@ -157,7 +157,7 @@ class Ready(LabTarget):
 @pytest.fixture
 def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Draft]:
     """Judge an AMI whose checks end like this; the draft of the run."""
-    machine = MagicMock(instance_id="i-0", read_json=lambda path: {})
+    machine = MagicMock(instance_id="i-0", read_json=lambda path: {"of": path})
     booted: list[Boot] = []
     given: list[Any] = []
 
@@ -217,6 +217,7 @@ def test_only_all_checks_tag_an_ami_with_their_verdict(
     keys = ("kiln:verified", *(["kiln:own-kernel"] if own_kernel else []))
     assert ec2.tags == (dict.fromkeys(keys, tag) if tag else {})
     assert draft.record.status == status
+    assert draft.record.versions == {"of": "/etc/kiln/version-info.json"}
     assert draft.record.own_kernel == ("qemu" if own_kernel else None)
     # The record never says more than the AMI's tag.
     assert ec2.recorded == (["unverified"] if tag else [])
