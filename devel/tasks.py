@@ -15,6 +15,7 @@ def test(
     k: str | None = None,
     no_lab: bool = False,
     quick: bool = False,
+    changed: bool = False,
     all: bool = False,  # noqa: A002
     kills: bool = False,
     minutes: int = 15,
@@ -22,10 +23,12 @@ def test(
     """Run the linters, the unit tests and the lab's tests.
 
     ./invoke test --quick
+    ./invoke test --changed
 
     k: only tests whose name contains this: -k matrix
     no_lab: leave out tests/lab
     quick: unit tests without a lab, Packer or long searches: half a minute
+    changed: unit tests that the difference to the last commit touches: half a minute
     all: also what takes minutes, or another machine's software: before a release
     kills: kill builds at random moments and look for leftovers, instead of the tests
     minutes: with --kills: how long: --minutes 60
@@ -33,7 +36,9 @@ def test(
     from devel import testing
 
     with _printing():
-        if kills:
+        if changed:
+            answer = testing.test_changed()
+        elif kills:
             from devel import kills as killing
 
             answer = killing.kills(minutes, log)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from devel import code_lines, generate, links, packers, prose, scripts
+from devel import changed, code_lines, generate, links, packers, prose, scripts
 from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
@@ -124,6 +124,22 @@ def test(
     return {**answer, "parts": parts, "not_run": not_run}
 
 
+def test_changed() -> dict[str, Any]:
+    """Run the fast unit tests that the changed files touch, and ruff and mypy."""
+    files = changed.changed_files()
+    near, far = changed.touched_tests(files)
+    log(f"{len(files)} changed files touch {len(near) + len(far)} files of tests/unit")
+    answer = linters_as_json(_quick_linters())
+    parts = {}
+    if near:
+        parts["next to the change"] = _unit_tests(["-m", "not all"], near)
+    if far:
+        parts["fast tests of what uses it"] = _unit_tests(["-m", "not slow and not all"], far)
+    failed = [status for status in parts.values() if status not in (0, _NONE)]
+    answer["exit_status"] |= int(bool(failed))
+    return {**answer, "parts": parts, "not_run": {}}
+
+
 def _quick_linters() -> list[Finished]:
     python = [sys.executable, "-m"]
     commands = {
@@ -154,10 +170,10 @@ def _why_no_lab() -> str:
     return ""
 
 
-def _unit_tests(chosen: list[str]) -> int:
+def _unit_tests(chosen: list[str], files: Sequence[str] = ("tests/unit",)) -> int:
     # A file in one process: its tests share what they have set up.
     several = ["-n", str(_processes()), "--dist", "loadfile"]
-    return run_pytest(["tests/unit", *several, *chosen], lab=_LAB_FOR_UNIT_TESTS)
+    return run_pytest([*files, *several, *chosen], lab=_LAB_FOR_UNIT_TESTS)
 
 
 def _lab_tests(chosen: list[str], output: TextIO) -> int:

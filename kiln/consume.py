@@ -411,5 +411,8 @@ KINDS = {kind.name: kind for kind in _KINDS}
 def kind_named(name: str) -> Kind:
     """Return the kind with a name."""
     if name not in KINDS:
-        raise KilnError(f"there is no kind {name!r}", hint=did_you_mean(name, KINDS))
+        raise KilnError(
+            f"unknown format {name!r}",
+            hint=did_you_mean(name, KINDS, listed_by="./invoke consume --list"),
+        )
     return KINDS[name]

@@ -66,7 +66,7 @@ def status() -> int:
         return OPERATION_FAILED
     differs = origin.difference(state)
     title = f"lab {state['lab']} at {state['endpoint']}, up {state['seconds_up']:.0f} s"
-    code = f"  {differs or 'it runs the code of ' + state['checkout']}"
+    code = f"  {differs or 'started from ' + state['checkout']}"
     keys = ("id", "state", "instance_type", "address", "distro", "ami")
     guests = [[f"  {item['id']}", *(item[key] for key in keys[1:])] for item in state["instances"]]
     amis = [[f"  {item['id']}", item["name"], item["region"]] for item in state["amis"]]
@@ -88,8 +88,11 @@ def shell(instance: str | None = None) -> int:
         state = control.status() or {"instances": []}
         running = [item["id"] for item in state["instances"] if item["state"] == "running"]
         if len(running) != 1:
-            guests = f": name one with --instance: {', '.join(running)}" if running else ""
-            raise KilnError(f"{len(running)} guests are running{guests}")
+            if not running:
+                raise KilnError("no guest is running", hint="start an instance: docs/lab.md")
+            raise KilnError(
+                f"{len(running)} guests are running", hint=f"--instance {' or '.join(running)}"
+            )
         instance = str(running[0])
     return root_shell.shell(settings.current(), instance)
 

@@ -183,7 +183,7 @@ def parse(file: str) -> None:
             f"{left_out.first}: damaged, or written by another program than the kernel"
         )
     elif event is None and not FORMAT.json:
-        log(f"no Xid, no SXid and no lost GPU in {file}")
+        log(f"no GPU events found in {'standard input' if file == '-' else file}")
 
 
 def _line(event: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kiln.publish.retire import Retirement
 
-_NOTHING = "the channels hold nothing yet: ./invoke publish fills the first one"
+_NOTHING = "no releases yet; publish one: ./invoke publish --name NAME"
 
 
 @task("Release")
@@ -237,7 +237,7 @@ def sweep(
     ]
     last = f"{len(left)} resources; --apply removes them"
     if apply or not left:
-        last = f"{len(removed)} removed" if left else "no run has left anything behind"
+        last = f"{len(removed)} removed" if left else "no leftover resources found"
     data = {"found": left, "removed": removed, "failed": failed}
     output(data, table(("REGION", "KIND", "ID", "RUN", ""), rows), last)
     return 1 if failed else 0

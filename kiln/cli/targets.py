@@ -62,7 +62,7 @@ def choose(wanted: str = "auto", region: str | None = None, vendors: str | None 
             return Target(f"AWS credentials found: {method}", where)
         elif wanted == "aws":
             raise KilnError(
-                "--target aws, but boto3 finds no AWS credentials",
+                "no AWS credentials found (--target aws)",
                 hint="configure them (aws configure, aws sso login, AWS_PROFILE), or use "
                 "--target lab",
             )

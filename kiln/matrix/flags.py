@@ -152,7 +152,7 @@ def disk(value: str | None, *, own_kernel: bool) -> Path | None:
         return None
     path = Path(value).absolute()
     if not own_kernel:
-        raise KilnError("--disk keeps the disk that --own-kernel boots", hint="give both")
+        raise KilnError("--disk requires --own-kernel")
     if path.exists() or not path.parent.is_dir():
         raise KilnError(f"--disk {value} must be a new file in a folder that exists")
     return path
@@ -190,10 +190,12 @@ def _parsed(given: _Typed, arch: str) -> Aws:
             raise KilnError(f"{', '.join(origin for origin, _ in given.values())}: {why}") from None
         name = first["loc"][0]
         origin, text = given[name]
-        if first["type"] != "value_error":
+        if first["type"] == "dict_type":
+            why = f"{quoted(text)} is no KEY=VALUE[,KEY=VALUE]"
+        elif first["type"] != "value_error":
             why = f"{quoted(text)}: {why}"
         example = f"--{name.replace('_', '-')} {SETTINGS[name].example}"
-        raise KilnError(f"{origin}: {masked(why)}", hint=f"its form: {example}") from None
+        raise KilnError(f"{origin}: {masked(why)}", hint=f"example: {example}") from None
 
 
 def _data(name: str, text: str, arch: str) -> Any:

@@ -49,7 +49,8 @@ def load_line(name: str) -> Line:
     lines = load_lines()
     if name not in lines:
         shown = vocabulary.shown(name)
-        raise KilnError(f"the matrix has no line {shown}", hint=did_you_mean(name, lines))
+        hint = did_you_mean(name, lines, listed_by="./invoke channels")
+        raise KilnError(f"the matrix has no line {shown}", hint=hint)
     return lines[name]
 
 
@@ -66,8 +67,8 @@ def retire_settings() -> dict[str, Publish]:
 def require_channel(channel: str, settings: Publish) -> str:
     """Return a channel that the settings declare."""
     if channel not in settings.channels:
-        hint = did_you_mean(channel, settings.channels)
-        raise KilnError(f"there is no channel {vocabulary.shown(channel)}: {hint}")
+        order = f"channels in order: {', '.join(settings.channels)}"
+        raise KilnError(f"unknown channel {vocabulary.shown(channel)}", hint=order)
     return channel
 
 

@@ -366,7 +366,9 @@ def roll_back(
     target = answering(target)
     now = channels.held(target, line.name, channel)
     if now is None:
-        raise operation_failed(f"{channel} of {line.name} holds nothing in {target.region}")
+        raise operation_failed(
+            f"nothing to roll back: {channel} of {line.name} is empty in {target.region}"
+        )
     former, present = None, now.release
     # Otherwise the run that follows a killed one would go back one release further.
     if to is None and present and present.moved.action == "rollback":

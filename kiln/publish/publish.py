@@ -107,8 +107,8 @@ def _verified_ami(
     if record is None or record.ami_id is None:
         how = f"verify --ami {ami_id}" if ami_id else f"build --name {row}"
         raise operation_failed(
-            f"{target.where}: no record of a verification of {ami_id or f'an AMI of {row}'} here",
-            hint=f"./invoke {how} makes one",
+            f"{target.where}: no verified AMI {ami_id or f'for {row}'}",
+            hint=f"./invoke {how} makes one and its record",
         )
     if record.status != "verified":
         raise _not_verified(record.ami_id, f"run {record.run_id} ended as {record.status}")

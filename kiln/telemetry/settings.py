@@ -229,7 +229,7 @@ def cost_text(result: dict[str, Any]) -> str:
     series, prices = result["series_per_instance"], result["price_table"]
     kinds = ", ".join(f"{n} {kind}" for kind, n in series.items() if n and kind != "total")
     return (
-        f"{result['instances']} x {result['instance_type']}, profile {result['profile']}\n"
+        f"{result['instances']} × {result['instance_type']}, profile {result['profile']}\n"
         f"  series   {series['total']} per instance ({kinds or 'none'})\n"
         f"  metrics  ${result['usd_per_month']:,.2f} a month, before the free tier\n"
         f"Prices: {prices['region']}, list, as of {prices['as_of']}"

@@ -127,6 +127,8 @@ def _of_template(backend: Any, parameters: dict[str, Any]) -> dict[str, Any]:
             "iam_instance_profile_name": profile.get("Name"),
             "iam_instance_profile_arn": profile.get("Arn"),
         }
+    if parameters.get("is_instance_type_default") and data.get("InstanceType"):
+        of_template["instance_type"] = data["InstanceType"]
     if not parameters.get("nics") and data.get("NetworkInterfaces"):
         of_template["nics"] = data["NetworkInterfaces"]
     return of_template

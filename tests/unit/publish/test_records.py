@@ -60,7 +60,7 @@ def test_build_of_another_machine_is_published(
     ami_id = bake(1)
     shelf.keep(records.all_of(RECIPE.name)[0])
     on_another_machine()
-    with pytest.raises(KilnError, match="no record of a verification"):
+    with pytest.raises(KilnError, match="no verified AMI"):
         published()
     published(shelf=shelf)
     assert resolved(client, "nightly") == ami_id
