@@ -218,25 +218,16 @@ def in_the_distributions_archive(repository: Repository, packages: list[Pkg]) ->
     return [*packages, Pkg("nvidia-fabricmanager", "580.178.04-0ubuntu1", conflicts=own)]
 
 
-def together(*edits: Edit) -> Edit:
-    def edit(repository: Repository, packages: list[Pkg]) -> list[Pkg]:
-        for change in edits:
-            packages = change(repository, packages)
-        return packages
-
-    return edit
-
-
 # What an index lacked, or may lack, when a row was first baked → the problems that are found.
 # The numbers are those of the reading that found them.
-FIRST_BAKES: dict[str, tuple[str, Edit, list[str]]] = {
+FIRST_BAKES: dict[str, tuple[str, list[Edit], list[str]]] = {
     "nccl-for-another-cuda-driver-in-no-index-dcgm-in-parts": (
         PRODUCTION,
-        together(
+        [
             at("libnccl2", "2.30.4-1+cuda13.3"),
             at("nvidia-open", "595.71.05-1ubuntu1"),
             without("datacenter-gpu-manager-4-cuda13"),
-        ),
+        ],
         [
             "libnccl2=2.30.4@cuda13.2: not at 2.30.4 built for cuda13.2; the nearest published is "
             "2.30.4-1+cuda13.3",
@@ -246,12 +237,12 @@ FIRST_BAKES: dict[str, tuple[str, Edit, list[str]]] = {
     ),
     "module-package-nowhere-no-dkms": (
         AL2023,
-        together(needs("nvidia-driver-cuda", "kernel-modules-extra"), without("dkms")),
+        [needs("nvidia-driver-cuda", "kernel-modules-extra"), without("dkms")],
         ["nothing provides kernel-modules-extra", "dkms: no package of this name"],
     ),
     "the-distributions-package-conflicts": (
         UBUNTU,
-        in_the_distributions_archive,
+        [in_the_distributions_archive],
         ["dependencies do not resolve: nvidia-fabricmanager : Conflicts: nvidia-open-580"],
     ),
 }
@@ -259,8 +250,8 @@ FIRST_BAKES: dict[str, tuple[str, Edit, list[str]]] = {
 
 @pytest.mark.parametrize("case", FIRST_BAKES)
 def test_preflight_finds_what_stopped_first_bakes(vendors: Vendors, case: str) -> None:
-    line, edit, problems = FIRST_BAKES[case]
-    vendors.publish(row(line), edit)
+    line, edits, problems = FIRST_BAKES[case]
+    vendors.publish(row(line), *edits)
     (answer,) = answers(line)
     listed = "\n".join(answer.problems())
     assert [problem for problem in problems if problem not in listed] == []
