@@ -127,14 +127,6 @@ def test_help_has_subjects_examples_and_exit_status(
         assert {word for word in example.split() if word.startswith("--")} <= known, example
 
 
-def test_every_flag_has_help_and_help_shows_the_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("diff --help", capsys)[1].startswith("Usage: ./invoke diff A B [flags]\n")
-    for name, each in tasks.ns.tasks.items():
-        flags = {argument.name for argument in each.get_arguments(ignore_unknown_help=True)}
-        assert each.doc.helps.keys() == flags, name
-        assert all(text for _, text in each.doc.helps.values()), name
-
-
 def test_sigterm_ends_a_task(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,9 +186,8 @@ def test_path_means_where_the_caller_is(tmp_path: Path) -> None:
 
 def test_c_locale_without_home_ends_no_task(tmp_path: Path) -> None:
     c_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "HOME": "/nowhere"}
-    for line in ("which --instance-type p5.48xlarge", "list"):
-        status, _, err = invoke(tmp_path, line, **c_locale)
-        assert (status, err) == (0, "")
+    status, _, err = invoke(tmp_path, "which --instance-type p5.48xlarge", **c_locale)
+    assert (status, err) == (0, "")
 
 
 def test_reader_that_ends_early_sees_no_traceback(tmp_path: Path) -> None:

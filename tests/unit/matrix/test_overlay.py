@@ -16,7 +16,8 @@ from kiln.base import overlay
 from kiln.base.errors import KilnError
 from kiln.base.paths import AMI_TESTS, KNOWLEDGE, ROOT, packer_dir
 from kiln.base.recipe import Recipe
-from kiln.cli.matrix import check_answer
+from kiln.cli.matrix import check_answer, findings_text
+from kiln.compat import engine
 from kiln.compat.engine import check_combination
 from kiln.facts.models import TABLES
 from kiln.facts.tables import read_table, with_overlay
@@ -102,15 +103,6 @@ def test_digest_has_each_file_but_not_its_place(
     assert len(digests) == 3
 
 
-def test_runtime_file_replaces_ours(acme: Path) -> None:
-    path = acme / "runtime/etc/kiln/mig-config.json"
-    path.parent.mkdir()
-    path.write_text("{}\n")
-    uploaded = render.uploaded_files(al2023(load_recipes()))
-    assert uploaded["runtime/etc/kiln/mig-config.json"] == path
-    assert uploaded["runtime/etc/kiln/gpu-xid.json"].is_relative_to(ROOT)
-
-
 def test_mig_layouts_are_shipped_as_json(acme: Path) -> None:
     path = acme / "runtime/etc/kiln/mig-config.d/acme.yaml"
     path.parent.mkdir(parents=True)
@@ -189,6 +181,88 @@ def test_last_of_two_overlays_counts(
     uploaded = render.uploaded_files(al2023(load_recipes()))
     assert uploaded["runtime/etc/acme/banner"].is_relative_to(other)
     assert uploaded["provisioners/acme-baseline.sh"].is_relative_to(acme)
+
+
+# ------------------------------------------------------------------- a component in Python
+
+MODULE = """import sys
+from kiln.components.component import Component, Download
+AFTER = "tuning"
+{code}
+COMPONENT = Component(name="acme-x", what="x", {arguments})
+"""
+
+
+def write_module(folder: Path, arguments: str = "", code: str = "") -> None:
+    """Add a component in Python to the overlay."""
+    script = '#!/bin/bash\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
+    (folder / "components/acme_x.py").write_text(MODULE.format(code=code, arguments=arguments))
+    (folder / "provisioners/acme-x.sh").write_text(script)
+
+
+def test_module_may_have_dataclasses_and_mappings(acme: Path) -> None:
+    write_module(
+        acme,
+        "environment=lambda r: MappingProxyType({'ACME': Site('x').name}), "
+        "downloads=lambda r: [Download('ACME', 'https://a.example/x')]",
+        code="from dataclasses import dataclass\nfrom types import MappingProxyType\n"
+        "@dataclass(frozen=True)\nclass Site:\n    name: str",
+    )
+    step = components.get("acme-x").for_recipe(load_recipes()[0])
+    assert step.env == {"ACME": "x"}
+    assert [each.url for each in step.downloads] == ["https://a.example/x"]
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "etc/../../x"])
+def test_file_that_leaves_the_image_is_refused(acme: Path, name: str) -> None:
+    write_module(acme, f"files=lambda r: {{{name!r}: 'y'}}")
+    with pytest.raises(KilnError, match="below /") as caught:
+        render.render(load_recipes()[0])
+    assert caught.value.exit_status == 2
+
+
+# A component's files, files of the overlay's runtime/ → the file that is in two places.
+AGENTS = "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d/kiln-events.json"
+TAKEN = {
+    "AMI Kiln's": (["etc/kiln/recipe.json"], []),
+    "the agent's": ([AGENTS], []),
+    "one of runtime/": (["etc/kiln/gpu-xid.json"], []),
+    "runtime/ over what is rendered": ([], ["etc/kiln/recipe.json"]),
+    "runtime/ over its own component": (["etc/acme-x"], ["etc/acme-x"]),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_file_in_the_place_of_another_is_refused(acme: Path, what: str) -> None:
+    files, runtime = TAKEN[what]
+    write_module(acme, f"files=lambda r: {dict.fromkeys(files, 'y')}")
+    for name in runtime:
+        path = acme / "runtime" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    recipe = next(each for each in load_recipes() if "cloudwatch-agent" in each.components)
+    problems = [each for each in engine.check_recipe(recipe) if each.rule == "rendered-files"]
+    (head,) = {str(each).splitlines()[0] for each in problems}
+    place = f"runtime/{runtime[0]}" if runtime else "components/acme_x.py"
+    assert head.startswith(f"{acme}/{place}: ")
+    assert repr((files or runtime)[0]) in head
+    with pytest.raises(KilnError) as caught:
+        render.render(recipe)
+    assert caught.value.exit_status == 2
+
+
+def test_runtime_file_replaces_ours_and_check_says_so(acme: Path) -> None:
+    path = acme / "runtime/etc/kiln/gpu-xid.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    uploaded = render.uploaded_files(al2023(load_recipes()))
+    assert uploaded["runtime/etc/kiln/gpu-xid.json"] == path
+    assert uploaded["runtime/etc/kiln/mig-config.json"].is_relative_to(ROOT)
+    answer = check_answer({}, strict=False)
+    assert answer["replaced"] == {"runtime/etc/kiln/gpu-xid.json": str(path)}
+    assert not [each for each in answer["findings"] if each["rule"] == "rendered-files"]
+    told = f"the overlay replaces runtime/etc/kiln/gpu-xid.json by {path}"
+    assert told in findings_text(answer)
 
 
 # ------------------------------------------------------------------- mistakes
