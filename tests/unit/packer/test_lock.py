@@ -15,7 +15,7 @@ from kiln.facts.packages import read_lock_file
 from kiln.matrix.load import load_recipes
 from kiln.packer import lock
 from lab.target import LabTarget
-from tests.unit.records import a_recipe, a_record
+from tests.unit.records import a_record
 
 RECIPES = load_recipes(ROOT / "amis.yaml")
 CLASSIC = next(
@@ -184,23 +184,14 @@ def test_hash_of_key_or_signature_is_not_recorded(locked, url):
     assert "sha256" not in artifact(locked, url)
 
 
-def written(path):
-    """The record of a run in the build folder."""
-    folder = path / "build" / "al2-classic" / RUN
-    folder.mkdir(parents=True)
-    versions = {"downloads": downloads(PLUGIN, "a" * 64)}
-    record = a_record(run_id=RUN, recipe=a_recipe(), folder=str(folder), versions=versions)
-    (folder / "record.json").write_text(json.dumps(record.as_json()))
-    return folder / "record.json"
-
-
-@pytest.mark.parametrize("by", ["run id", "record"])
-def test_hashes_are_locked_from_a_record(tmp_path, locked, monkeypatch, capsys, by):
+def test_hashes_are_locked_from_a_record(tmp_path, locked, monkeypatch, capsys):
     monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
     monkeypatch.setenv("KILN_LOCK", str(locked))
-    path = written(tmp_path)
-    named = str(path) if by == "record" else RUN
-    assert tasks.lock.body.__wrapped__(update=False, from_=named) == 0
+    record = a_record(run_id=RUN, versions={"downloads": downloads(PLUGIN, "a" * 64)})
+    folder = tmp_path / "build" / "al2-classic" / RUN
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text(json.dumps(record.as_json()))
+    assert tasks.lock.body.__wrapped__(update=False, from_=RUN) == 0
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
     assert artifact(locked, PLUGIN)["source"] == f"seen by run {RUN}"
     assert f"+ {PLUGIN}" in capsys.readouterr().out

@@ -114,14 +114,6 @@ def test_damaged_record_names_file_and_field(change: Any, says: str) -> None:
         assert says in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_record_is_read_back_as_written() -> None:
-    path = built(status="verified", left=("instance i-1",))
-    read = record.read_record(path)
-    assert read.left == ("instance i-1",)
-    assert read.checks == a_record().checks
-    assert read.recipe.as_json() == a_record().recipe.as_json()
-
-
 PUBLISHED = json.loads(record_json_schema())
 AS_PUBLISHED = jsonschema.Draft202012Validator(PUBLISHED)
 
