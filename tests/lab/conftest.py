@@ -111,7 +111,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByAmi:
 # The files that take longest, in that order: one that started last would keep one core waiting.
 # Those that write to the kernel's log wait for those that count its lines.
 LONGEST_FIRST = (
-    *("test_xid_clock.py", "test_xid_guest.py", "test_xid_kmsg.py"),
+    *("test_xid_guest.py", "test_xid_kmsg.py"),
     *("test_mig_guest.py", "test_fleet.py", *OF_THE_BUILD, "test_cleanup.py", "test_aws_target.py"),
     *("test_package_snapshot.py", "test_lab_down.py", "test_overlay.py", "test_mig_launch.py"),
     *("test_telemetry_bundle.py", "test_signing_keys.py", "test_ec2.py", "test_foreign_packer.py"),

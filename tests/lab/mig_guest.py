@@ -11,7 +11,7 @@ from typing import Any
 import guests
 
 from kiln.base.paths import RUNTIME
-from lab.vendors.standins.nvidia_smi import install
+from tests import standins
 
 SHIPPED = (
     "opt/kiln/lib/gpu_boot",
@@ -144,7 +144,7 @@ def whole(profile: str) -> str:
 
 def lay_down(guest: Machine) -> None:
     """A p4d.24xlarge with the unit enabled and a kubelet."""
-    install.lay_down(guest.root)
+    standins.lay_down(guest.root)
     guest.write("/var/lib/kiln-lab/driver.json", '{"version": "580.105.08", "cuda": "13.0"}')
     for name in SHIPPED:
         source, target = RUNTIME / name, guest.root / name

@@ -67,17 +67,6 @@ def test_sudo_can_be_root_for_a_setuid_program_is_its_owners(root: Path) -> None
     assert who(root) == 0
 
 
-@needs_qemu
-def test_the_setting_is_taken_back_with_the_root_filesystems(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Not the real name: a guest on this machine may be living by it.
-    monkeypatch.setattr(emulation, "_name", lambda arch: f"kiln-test-{arch}")
-    emulation.ensure(OTHER)
-    assert [Path(item).name for item in emulation.forget_all()] == [f"kiln-test-{OTHER}"]
-    assert emulation.forget_all() == []
-
-
 def test_without_qemu_the_message_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulation, "_name", lambda arch: "kiln-test-none")
     monkeypatch.setattr(emulation, "_PRESERVING", Path("/nowhere"))

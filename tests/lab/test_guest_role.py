@@ -1,4 +1,4 @@
-"""An instance with a role: its credentials in the guest, and Systems Manager's commands there.
+"""An instance with a role: its credentials in the guest.
 
 Nothing is set in the guest but what EC2 sets, and its programs ask AWS's own host names.
 """
@@ -6,7 +6,6 @@ Nothing is set in the guest but what EC2 sets, and its programs ask AWS's own ho
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from conftest import Guest, launching
-from fleet_guests import MANAGED, role, until_online
+from fleet_guests import MANAGED, role
 
 IMDS = "http://169.254.169.254/latest"
-SHELL = "AWS-RunShellScript"
-
-
-@pytest.fixture(scope="module")
-def ssm(client: Callable[[str], Any]) -> Any:
-    return client("ssm")
 
 
 @pytest.fixture(scope="module")
@@ -80,58 +73,3 @@ def test_unknown_profile_is_refused_at_launch(launch) -> None:
     with pytest.raises(ClientError, match="Invalid IAM Instance Profile name") as refused:
         launch(IamInstanceProfile={"Name": "nobody"})
     assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
-
-
-def until(found: Callable[[], Any], what: str) -> Any:
-    """Wait until there is a result."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if result := found():
-            return result
-        time.sleep(0.1)
-    raise AssertionError(what)
-
-
-def test_command_runs_in_the_guest_and_its_end_is_told(ssm: Any, guest: Guest) -> None:
-    until_online(ssm, [guest.id])
-
-    def send(*lines: str, **parameters: Any) -> str:
-        given = {"commands": list(lines), **parameters}
-        targets = [{"Key": "InstanceIds", "Values": [guest.id]}]
-        sent = ssm.send_command(DocumentName=SHELL, Parameters=given, Targets=targets)
-        return str(sent["Command"]["CommandId"])
-
-    def ended(command: str) -> Any:
-        def over() -> Any:
-            found = ssm.list_command_invocations(CommandId=command, Details=True)
-            (got,) = found["CommandInvocations"]
-            ends = ("Success", "Failed", "TimedOut", "Cancelled")
-            return got["CommandPlugins"][0] if got["Status"] in ends else None
-
-        return until(over, "the command does not end")
-
-    answer = ended(send("cd /tmp", "echo one $PWD", "id -un", "echo two >&2"))
-    assert answer["Output"].startswith("one /tmp\nroot\n") and "two" in answer["Output"]
-    assert (answer["Status"], answer["ResponseCode"]) == ("Success", 0)
-    answer = ended(send("cat /wrong/file"))
-    assert (answer["Status"], answer["ResponseCode"]) == ("Failed", 1)
-    answer = ended(send("sleep 600", executionTimeout=["1"]))
-    assert (answer["Status"], answer["StatusDetails"]) == ("TimedOut", "ExecutionTimedOut")
-    sleeping = send("sleep 600")
-    until(lambda: guest.run("pgrep -fx 'sleep 600'").stdout, "the command does not start")
-    ssm.cancel_command(CommandId=sleeping)
-    assert ended(sleeping)["Status"] == "Cancelled"
-    assert guest.run("pgrep -fx 'sleep 600'").stdout == ""
-
-
-def test_profile_is_taken_and_given_while_the_instance_runs(
-    ec2: Any, guest: Guest, client: Callable[[str], Any]
-) -> None:
-    associations, asked = "IamInstanceProfileAssociations", [guest.id]
-    filters = [{"Name": "instance-id", "Values": asked}]
-    (found,) = ec2.describe_iam_instance_profile_associations(Filters=filters)[associations]
-    ec2.disassociate_iam_instance_profile(AssociationId=found["AssociationId"])
-    assert imds(guest, "iam/") == ""
-    with role(client) as other:
-        ec2.associate_iam_instance_profile(InstanceId=guest.id, IamInstanceProfile={"Name": other})
-        assert imds(guest, "iam/security-credentials/") == other

@@ -75,16 +75,6 @@ def test_unit_makes_each_layout_once_and_again_after_a_reboot(running, instance_
     assert any("-cgi" in c for c in commands)
 
 
-def test_nothing_to_do_changes_nothing_at_boot(machine):
-    machine.boot()
-    for instance_type, label in (("p4d.24xlarge", ""), ("g5.xlarge", "all-balanced")):
-        machine.gpus(instance_type)
-        machine.settings(MIG_CONFIG=label)
-        machine.restart()
-        assert machine.unit("ActiveState", "Result") == ["active", "success"]
-        assert machine.changes() == []
-
-
 def test_a_gpu_that_cannot_be_reset_costs_one_reboot(machine):
     machine.settings(MIG_CONFIG="all-balanced")
     machine.faults(reset_supported=False)
@@ -92,35 +82,6 @@ def test_a_gpu_that_cannot_be_reset_costs_one_reboot(machine):
     assert machine.boots == 2
     assert machine.verify()["ok"] is True
     assert machine.unit("ActiveState", of="kubelet.service") == ["active"]
-
-
-def test_unit_restarted_by_hand_reboots_no_machine(machine):
-    machine.boot()
-    machine.settings(MIG_CONFIG="all-balanced")
-    machine.faults(reset_supported=False)
-    machine.run("systemctl", "restart", "kiln-mig", check=False)
-    assert machine.unit("ActiveState") == ["failed"]
-    assert "reboot the instance" in machine.run("journalctl", "-u", "kiln-mig", "-b")
-    assert machine.boots == 1
-
-
-def test_a_reboot_that_does_not_help_is_not_repeated(machine):
-    machine.settings(MIG_CONFIG="all-balanced")
-    machine.faults(reset_supported=False)
-    # Each boot finds the card as from the factory: the mode never sticks.
-    machine.write(
-        "/etc/systemd/system/forget.service",
-        "[Unit]\nBefore=kiln-mig.service\n[Service]\nType=oneshot\n"
-        "ExecStart=/bin/rm -rf /var/lib/kiln-lab/nvidia-smi\n",
-    )
-    wants = machine.root / "etc/systemd/system/multi-user.target.wants"
-    (wants / "forget.service").symlink_to("/etc/systemd/system/forget.service")
-    machine.boot()
-    assert machine.boots == 2
-    assert machine.unit("ActiveState", "Result") == ["failed", "exit-code"]
-    assert "already been rebooted for this" in machine.run("journalctl", "-u", "kiln-mig", "-b")
-    assert machine.unit("ActiveState", of="kubelet.service") == ["failed"]
-    assert "the MIG layout is not as configured" in machine.run("journalctl", "-b", "-u", "kubelet")
 
 
 @pytest.mark.parametrize(("block", "kubelet"), [("yes", "inactive"), ("no", "active")])

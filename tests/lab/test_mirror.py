@@ -17,7 +17,7 @@ from kiln.base.recipe import Recipe
 from kiln.matrix import load
 from lab.vendors import mirror
 from lab.vendors.mirror import amazon, ca, cuda_repository, debian, keys, nvidia_toolkit, repos
-from lab.vendors.packages import driver, model
+from lab.vendors.packages import model
 from lab.vendors.packages.model import File, Package
 
 RUN = "https://us.download.nvidia.com/tesla/{0}/NVIDIA-Linux-x86_64-{0}.run"
@@ -120,17 +120,6 @@ class TestTheMatrixCanBeBaked:
                     if version:
                         assert (name, version) in known, f"{component} asks for {word}"
 
-    def test_so_can_packages_that_no_row_needs(self) -> None:
-        rows = [row for row in load.load_recipes() if row.stack == "lts"]
-        assert {row.distro.family for row in rows} == {"al", "debian"}
-        for row in rows:
-            asked = row.changed(
-                dcgm_exporter="4.8.3",
-                components=("dcgm-exporter",),
-            )
-            self.test_everything_a_row_downloads_is_there(asked)
-            self.test_every_package_a_row_names_is_in_a_repository(asked)
-
 
 def packages_for(recipe: Recipe) -> list[Package]:
     """All packages that the lab has for a row's distribution."""
@@ -168,23 +157,3 @@ class TestPackages:
         for name, good in (("efa", True), ("ubuntu", False)):
             asked = ["gpgv", "--keyring", keyring.home / f"{name}.gpg", folder / "InRelease"]
             assert (subprocess.run(asked, capture_output=True, check=False).returncode == 0) is good
-
-
-def test_known_compile_failure_fails_in_the_lab(tmp_path: Path) -> None:
-    (tmp_path / "refuses").write_text("6.8.0-1069-aws the kernel changed `children`\n")
-    source = driver.source("580.178.04", "open")
-    for path, file in source.items():
-        if not path.endswith("/refuses"):
-            (tmp_path / Path(path).name).write_bytes(file.content)
-    tree = tmp_path / "tree/include/generated"
-    tree.mkdir(parents=True)
-
-    def build(kernel: str) -> subprocess.CompletedProcess[str]:
-        (tree / "utsrelease.h").write_text(f'#define UTS_RELEASE "{kernel}"\n')
-        command = ["make", "-C", tmp_path, f"KERNEL_UNAME={kernel}", f"SYSSRC={tmp_path}/tree"]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert "error: the kernel changed `children`" in build("6.8.0-1069-aws").stderr
-    assert build("6.8.0-1070-aws").returncode == 0
-    assert driver.refusals("580.105.08") and not driver.refusals("580.126.09")
-    assert driver.refusals("580.95.05")[0].startswith("6.8.0-1069-aws ")

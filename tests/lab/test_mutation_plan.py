@@ -81,25 +81,3 @@ def test_check_that_never_fails_is_named_with_its_mutation(attributes):
     assert output.startswith("check b passed on a guest broken by: b\nwhich said: no b here")
     skipping = [Round({**item.outcomes, "check d": "skipped"}) for item in as_planned(plan)]
     assert "check d skipped" in mutations.verdict(plan, skipping, "check d")
-
-
-@pytest.mark.parametrize("attributes", [False, True])
-def test_check_that_fails_everywhere_is_named_with_what_was_made(attributes):
-    plan = mutations.plan([A, B, C], attributes=attributes)
-    result = [
-        Round({**item.outcomes, "check b": "failed"}, {"check b": "why"})
-        for item in as_planned(plan)
-    ]
-    output = mutations.verdict(plan, result, "check b")
-    assert "check b failed on a guest that its own mutation had not broken: why" in output
-
-
-def test_declared_side_effect_may_fail_a_check_or_not():
-    plan = mutations.plan([A, B, C], attributes=True)
-    assert "any" in plan.colors("check c")
-    for outcome in ("passed", "failed"):
-        result = [
-            Round({**item.outcomes, **({"check c": outcome} if A in made else {})})
-            for item, made in zip(as_planned(plan), plan.rounds, strict=True)
-        ]
-        assert mutations.verdict(plan, result, "check c") == ""

@@ -32,12 +32,10 @@ CASES = [
     ("nvidia-cuda-rpm", "nvidia-repo", "al2"),
     ("nvidia-cuda-deb", "nvidia-repo", "ubuntu2204"),
     ("nvidia-container-toolkit", "container-toolkit", "al2"),
-    ("nvidia-container-toolkit", "container-toolkit", "ubuntu2204"),
     ("efa", "efa", "al2"),
     ("cloudwatch-agent", "cloudwatch-agent", "ubuntu2204"),
     ("fsx-lustre", "lustre-client", "ubuntu2204"),
 ]
-ALWAYS, ALL = (), pytest.mark.all
 # What a package manager trusts, and its package sources. Without the number of a file's names: that
 # is of the base's file, and grows when another test makes a base.
 TRUST = """

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import shlex
 import subprocess
 import sys
-import tarfile
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +12,13 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Guest, another_lab, lab_of_the_tests, launching, plain_client
 
-from kiln import components
 from lab.base.settings import Lab
 from lab.base.shell import run
 from lab.daemon import control
 from lab.machine import dns
 from lab.vendors import kinds as vendors
 from lab.vendors import mirror
-from tests.unit.rows import row
 
-ROW = row("debian12/lts/base/x86_64")
 KEY = "https://nvidia.github.io/libnvidia-container/gpgkey"
 SERVE = """
 import sys, time
@@ -109,51 +102,3 @@ def test_a_vendors_file_comes_from_the_vendors_host(world: World) -> None:
     done = world.guest.run(f"curl -sS -o /dev/null -w '%{{http_code}} %{{remote_ip}}' {KEY}")
     assert done.stdout == f"200 {world.vendors}", done
     assert f"GET {KEY} 200" in world.requests.read_text()
-
-
-@pytest.fixture(scope="module")
-def baked(world: World) -> Guest:
-    """The guest with Debian's docker and containerd, and what the provisioner made of them."""
-    guest = world.guest
-    as_root(guest, "systemctl stop 'apt-daily*'")
-    as_root(guest, "until apt-get -qq update; do sleep 1; done")
-    packages = "containerd docker.io xz-utils bzip2"
-    as_root(guest, f"DEBIAN_FRONTEND=noninteractive apt-get -qq -y install {packages}")
-    step = components.get("container-toolkit").for_recipe(ROW)
-    values = {
-        **step.env,
-        "KILN_COMPONENT": "container-toolkit",
-        "KILN_DIR": "/var/tmp/kiln",
-        "KILN_DISTRO": ROW.distro.id,
-        "KILN_FAMILY": ROW.distro.family,
-        "KILN_PACKAGE_MANAGER": ROW.distro.package_manager,
-    }
-    for download in step.downloads:
-        values[f"{download.env}_URL"] = download.url
-        values[f"{download.env}_SHA256"] = ""
-    fingerprints = mirror.key_fingerprints()
-    values |= {name: fingerprints[vendor] for name, vendor in step.keys.items()}
-    words = " ".join(shlex.quote(f"{key}={value}") for key, value in values.items())
-    with tempfile.TemporaryFile() as packed:
-        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-            archive.add(ROOT / "provisioners", "kiln")
-        packed.seek(0)
-        text = base64.b64encode(packed.read()).decode()
-    as_root(guest, f"echo {text} | base64 -d | tar -C /var/tmp -xz")
-    script = "/var/tmp/kiln/container-toolkit.sh"
-    as_root(guest, f"env {words} bash {script}")
-    as_root(guest, "systemctl restart containerd docker")
-    return guest
-
-
-@pytest.mark.all
-def test_real_container_runtimes_know_nvidias(baked: Guest) -> None:
-    assert "runtimes.nvidia]" in as_root(baked, "containerd config dump")
-    assert "nvidia" in as_root(baked, "docker info --format '{{json .Runtimes}}'")
-
-
-def as_root(guest: Guest, command: str) -> str:
-    """What a command prints that root runs on the guest; it must succeed."""
-    done = guest.run(f"sudo sh -c {shlex.quote(command)}", timeout=600)
-    assert done.returncode == 0, f"{command[:200]}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
-    return done.stdout

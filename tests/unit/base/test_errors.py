@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -97,13 +96,6 @@ def test_findings_of_the_matrix_fit_a_terminal(width: int) -> None:
     ] == []
     output = [(finding["rule"], finding["message"]) for finding in answer["findings"]]
     assert len(output) == len(set(output))
-
-
-def test_finding_is_plain_data_for_json() -> None:
-    finding = Finding("error", "X", "m", rows=("a",), also_at=(Place("f", 1, 2, "p"),))
-    data = json.loads(json.dumps(finding.as_json()))
-    assert data["rows"] == ["a"]
-    assert data["also_at"] == [{"file": "f", "line": 1, "column": 2, "path": "p"}]
 
 
 def test_first_line_is_the_verdict() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from hypothesis import example, given
@@ -73,13 +74,14 @@ def test_no_character_that_a_terminal_executes_is_left(text: str) -> None:
         assert unicodedata.bidirectional(character) not in TURNING
 
 
+def test_times_are_read_as_they_were_written() -> None:
+    moment = datetime(2026, 8, 1, 14, 0, 5, tzinfo=timezone(timedelta(hours=2)))
+    assert vocabulary.as_time(moment) == "2026-08-01T12:00:05Z"
+    assert vocabulary.as_stamp(moment) == "20260801T120005Z"
+    assert vocabulary.read_time(vocabulary.as_time(moment)) == moment
+    assert vocabulary.read_stamp(vocabulary.as_stamp(moment)) == moment
+
+
 def test_plain_text_is_printed_unchanged() -> None:
     assert printable("größer → 10.5 GiB\n\t✓ 日本") == "größer → 10.5 GiB\n\t✓ 日本"
     assert printable("\x1b[31mred\x9b\r") == "\\u001b[31mred\\u009b\\u000d"
-
-
-@pytest.mark.parametrize("length", [1, 32])
-def test_arn_of_an_organizational_unit_fits(length: int) -> None:
-    organization, root, unit = "o" * max(length, 10), "r" * max(length, 4), "u" * max(length, 8)
-    arn = f"arn:aws-us-gov:organizations::123456789012:ou/o-{organization}/ou-{root}-{unit}"
-    assert vocabulary.ORGANIZATIONAL_UNIT.fits(arn)

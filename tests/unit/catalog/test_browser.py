@@ -96,13 +96,6 @@ def test_instance_type_shows_the_best_lines_first(page: chromium.Page, site: Pat
     assert [link.rpartition("#")[2] for link in links] == [catalogd.image(7).key]
 
 
-def test_name_with_markup_stays_text(page: chromium.Page, site: Path) -> None:
-    for name in ("index.html#q=newest", LINE, "compare.html"):
-        page.open(f"{site.as_uri()}/{name}")
-        assert page.run("document.title").endswith("· AMI Kiln")
-        assert page.run("document.body.textContent.includes('newest <script>')"), name
-
-
 def test_document_is_copied_for_the_chosen_region(page: chromium.Page, site: Path) -> None:
     page.open(f"{site.as_uri()}/{LINE}")
     page.run(

@@ -12,38 +12,12 @@ from invoke import Context, Task
 
 from kiln.base.yaml_files import parse_template
 from kiln.cli import launch, telemetry
-from lab import tasks as lab
-from lab.base.settings import current
-from lab.daemon import control
-from lab.rootfs import importer
 
 
 def answer(capsys: pytest.CaptureFixture[str], task: Task[Any], **flags: Any) -> Any:
     """The document that a task prints with --json."""
     task(Context(), **flags, json=True)
     return json.loads(capsys.readouterr().out)
-
-
-def test_lab_tasks_answer_in_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "labs"))
-    console = current().instances / "i-1" / "console.log"
-    console.parent.mkdir(parents=True)
-    console.touch()
-    current().log.write_text('up\n"two"\x0c\n')
-    shown = answer(capsys, lab.logs)
-    assert shown == {"instance": None, "file": str(current().log), "lines": ["up", '"two"\x0c']}
-    shown = answer(capsys, lab.logs, instance="i-1")
-    assert shown == {"instance": "i-1", "file": str(console), "lines": []}
-    monkeypatch.setattr(control, "down", lambda **_: ["bridge lab6"])
-    monkeypatch.setattr(control, "clean", lambda **_: [])
-    assert answer(capsys, lab.down) == {"took_down": ["bridge lab6"]}
-    assert answer(capsys, lab.clean) == {"removed": []}
-    monkeypatch.setattr("lab.daemon.host.can_run", lambda: None)
-    monkeypatch.setattr(importer, "import_rootfs", lambda *_: tmp_path)
-    shown = answer(capsys, lab.import_, distro="al2023", rootfs="al2023.tar")
-    assert shown == {"distro": "al2023", "rootfs": str(tmp_path)}
 
 
 def test_document_is_in_the_answer_and_in_the_file(

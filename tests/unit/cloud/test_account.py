@@ -115,10 +115,6 @@ def test_subnet_replaces_a_filter_farther_away(tmp_path: Path) -> None:
     )
 
 
-# A block that is wrong, and what a person reads after file, line and column.
-A, B, M = "https://a.example", "https://b.example", "https://m"
-
-
 A, B, M = "https://a.example", "https://b.example", "https://m"
 KEY = "arn:aws:kms:us-east-1:123456789012:alias/ami"
 # A block that is wrong, and a part of the answer.
@@ -171,7 +167,6 @@ def test_wrong_flag_is_named(typed: dict[str, str], place: str) -> None:
     ("name", "text"),
     [
         ("proxy", "http://me:S3cret@proxy.example:3128"),
-        ("proxy", "http://me:3/S3cret@proxy.example:3128"),
         ("mirrors", "https://a.example=https://me:S3cret@mirror.example"),
     ],
 )

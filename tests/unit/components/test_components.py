@@ -14,7 +14,6 @@ from kiln.base.recipe import Recipe
 from kiln.components import Step
 from kiln.components.component import packages
 from kiln.matrix.load import load_recipes
-from tests.unit.rows import every_version
 
 RECIPES = load_recipes()
 
@@ -38,13 +37,6 @@ def test_no_component_gives_an_unfilled_name() -> None:
             made = components.get(name).for_recipe(row)
             texts = [*made.env.values(), *(download.url for download in made.downloads)]
             assert not [text for text in texts if "{" in text or "None" in text]
-
-
-def test_table_of_downloads_has_what_components_fetch() -> None:
-    full = every_version()
-    made = [step(name, "debian12", driver_source="runfile", **full) for name in components.names()]
-    fetched = {download.env for each in made for download in each.downloads}
-    assert fetched == set(facts.table("downloads")["downloads"])
 
 
 def test_package_missing_from_archive_is_an_error() -> None:
@@ -124,36 +116,11 @@ def test_dcgm_4_7_names_its_parts() -> None:
     assert "nv-hostengine" not in old
 
 
-@pytest.mark.parametrize(("arch", "platform"), [("x86_64", "x86_64"), ("arm64", "sbsa")])
-def test_fabric_manager_without_package_is_an_archive(arch: str, platform: str) -> None:
-    fields = {"driver_source": "runfile", "driver": "535.309.01"}
-    (download,) = step("nvidia-fabricmanager", "ubuntu2204", arch, **fields).downloads
-    name = f"fabricmanager-linux-{platform}-535.309.01-archive.tar.xz"
-    assert download.url.endswith(f"/linux-{platform}/{name}")
-
-
-@pytest.mark.parametrize(
-    ("distro", "cuda_version", "version"),
-    [("al2", "12.4.1", "2.13.6"), ("al2023", "12.9.1", "2.17.6")],
-)
-def test_nccl_tests_release_builds_with_cuda(distro: str, cuda_version: str, version: str) -> None:
-    (download,) = step("nccl-tests", distro, cuda=cuda_version).downloads
-    assert download.version == version
-    assert download.url.endswith(f"/v{version}.tar.gz")
-
-
 @pytest.mark.parametrize(("arch", "machine"), [("x86_64", "amd64"), ("arm64", "arm64")])
 def test_debians_ssm_agent_has_a_published_hash(arch: str, machine: str) -> None:
     (download,) = step("ssm-agent", "debian12", arch).downloads
     assert download.url.endswith(f"/{download.version}/debian_{machine}/amazon-ssm-agent.deb")
     assert facts.known_sha256(download.url)
-
-
-@pytest.mark.parametrize(("distro", "keys"), [("al2023", []), ("ubuntu2204", ["LUSTRE_KEY"])])
-def test_lustre_comes_from_distribution_or_fsx(distro: str, keys: list[str]) -> None:
-    made = step("lustre-client", distro)
-    assert bool(made.env["LUSTRE_REPO_URL"]) is bool(keys)
-    assert [download.env for download in made.downloads] == keys
 
 
 # ------------------------------------------------------------------- files

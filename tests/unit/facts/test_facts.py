@@ -9,7 +9,6 @@ import pytest
 
 from kiln import facts
 from kiln.base.errors import KilnError, nearest
-from lab.rootfs import distros
 
 
 def test_instance_types_have_the_hardware_of_aws() -> None:
@@ -86,16 +85,3 @@ def test_efa_installer_brings_its_plugin(
     installer: str, arch: str, distro: str, brings: bool
 ) -> None:
     assert facts.bundles_plugin(installer, arch, distro) is brings
-
-
-def test_distribution_has_what_a_bake_and_the_lab_need() -> None:
-    needed = {"name", "family", "package_manager", "ssh_user", "root_device", "cuda_repo"}
-    names = facts.distro_names(with_parents=True)
-    assert "al2" in names and "rocky9" not in names
-    for name in names:
-        assert needed <= set(facts.distro(name)), name
-    for name in distros.ids():
-        known, spec = facts.distro(name), distros.spec(name)
-        assert {spec[key] == known[key] for key in ("name", "family", "ssh_user")} == {True}
-    assert distros.spec("al2")["os_release"]["SUPPORT_END"] == "2026-06-30"
-    assert "SUPPORT_END" not in distros.spec("ubuntu2404")["os_release"]

@@ -123,26 +123,6 @@ def builds(tmp_path, monkeypatch):
     return write
 
 
-def test_builds_are_found_by_ami_run_name_or_file(tmp_path, monkeypatch, other):
-    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path))
-    package(other, "tree")["version"] = "1.9.0"
-    for number, info in ((1, INFO), (2, other)):
-        run, ami_id = f"20261121T00000{number}Z-aaaa", f"ami-0000000{number}"
-        record = a_record(run_id=run, ami_id=ami_id, amis={"eu-west-1": ami_id}, versions=info)
-        path = tmp_path / "al2023-lts" / run / "record.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(record.as_json()))
-    for a, b in (
-        ("ami-00000001", "ami-00000002"),
-        ("20261121T000001Z-aaaa", "al2023-lts"),
-        ("ami-00000001", str(path)),
-    ):
-        assert [change["name"] for change in compare_images(a, b)["changes"]] == ["tree"]
-    with pytest.raises(KilnError, match="ami-00000007") as error:
-        compare_images("ami-00000001", "ami-00000007")
-    assert error.value.exit_status == 2
-
-
 def test_text_counts_by_severity(builds, other):
     other["components"]["cuda"]["version"] = "12.9.1"
     other["sysctls"]["net.core.rmem_max"] = ""

@@ -1,13 +1,12 @@
 """The CycloneDX bill of materials of an image.
 
-`python -m tests.unit.test_sbom` writes the examples again: read the difference.
+`python -m tests.unit.image.test_sbom` writes the examples again: read the difference.
 """
 
 import json
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from botocore.loaders import Loader
 from cyclonedx.validation.json import JsonStrictValidator
 
 from kiln.base.paths import ROOT
@@ -33,12 +32,6 @@ def test_bills_are_the_committed_examples():
     for name, text in examples():
         assert JsonStrictValidator(SCHEMA).validate_str(text) is None
         assert json.loads(text) == json.loads((EXAMPLES / name).read_text()), name
-
-
-def test_it_has_the_version_that_inspectors_scan_takes():
-    model = Loader().load_service_model("inspector-scan", "service-2")
-    asked = model["shapes"]["ScanSbomRequest"]["members"]["sbom"]["documentation"]
-    assert f"CycloneDX {SCHEMA.to_version()} format" in asked
 
 
 def test_another_image_has_another_serial_number():

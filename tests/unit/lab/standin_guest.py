@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.vendors.standins.nvidia_smi import install
+from tests import standins
 
 DATA = Path(__file__).parents[2] / "data" / "nvidia-smi"
 
@@ -36,7 +37,7 @@ class Guest:
     def __init__(self, root: Path, instance_type: str, driver: str, **settings: Any) -> None:
         self.root = root
         self.python = settings.pop("python", sys.executable)
-        install.lay_down(root)
+        standins.lay_down(root)
         folder = install.LIB.rsplit("/", 1)[0]
         for program in (root / "usr/bin").iterdir():  # the launchers name the guest's folder
             program.write_text(program.read_text().replace(folder, f"{root}{folder}"))
@@ -77,10 +78,6 @@ class Guest:
         output = self.smi(*words)
         assert output.code == 0, output
         return output.out
-
-    def journal(self) -> list[dict[str, Any]]:
-        path = self.root / "run/kiln-lab/nvidia-smi.log"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def reboot(self) -> None:
         shutil.rmtree(self.root / "run", ignore_errors=True)

@@ -54,15 +54,6 @@ def test_a_second_call_takes_the_same_connection(connection: http.client.HTTPCon
     assert connection.sock is first
 
 
-def test_a_fault_of_the_lab_is_an_answer_and_stands_in_its_log(
-    connection: http.client.HTTPConnection, capsys: pytest.CaptureFixture[str], caplog: Any
-) -> None:
-    status, body = answer(connection, "/fails")
-    assert (status, body) == (500, b"")
-    assert "RuntimeError: a fault of the lab" in caplog.text + capsys.readouterr().err
-    assert answer(connection, body=b"one") == (200, b"sent: one")
-
-
 def test_a_client_that_asks_first_may_send_its_body_at_once(
     connection: http.client.HTTPConnection,
 ) -> None:

@@ -13,15 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from moto.ec2.exceptions import EC2ClientError
 
 from kiln.base.errors import KilnError
-from lab.api.faults import Faults
 from lab.base import origin
-from lab.base.settings import GUESTS, Lab
+from lab.base.settings import Lab
 from lab.daemon import control, left_behind, server_processes
 from lab.machine import bridge
-from lab.moto.machines import Machines
 
 
 @pytest.fixture
@@ -145,18 +142,3 @@ def test_network_that_a_vpn_has_is_not_taken(
     monkeypatch.setattr(bridge, "run", lambda *command, check: json.dumps(routes))
     with pytest.raises(KilnError, match=message) if message else nullcontext():
         bridge.require_free_network(Lab(49, tmp_path))
-
-
-def test_no_two_guests_have_the_same_ids_on_this_machine(tmp_path: Path) -> None:
-    lab = Lab(49, tmp_path)
-    machines = Machines(lab, [], lambda distro, arch: tmp_path, Faults())
-    instance: Any = SimpleNamespace()
-    for _ in range(GUESTS):
-        machines.address(instance)
-    ids = {lab.first_id(address) for address in machines.by_address}
-    assert len(ids) == len(machines.by_address) == GUESTS
-    with pytest.raises(EC2ClientError, match="256 instances at most"):
-        machines.address(instance)
-    gone = list(machines.by_address)[7]
-    del machines.by_address[gone]
-    assert lab.first_id(machines.address(instance)) == lab.first_id(gone)

@@ -7,23 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.base.settings import Lab
-from lab.machine import dns
-
-
-def query(name: str) -> bytes:
-    labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
-    return b"\x12\x34\x01\x00\x00\x01" + b"\0" * 6 + labels + b"\0\0\1\0\1"
-
-
-RESPONSE = query("a.b")[:2] + b"\x81" + query("a.b")[3:]
-
-
-@pytest.mark.parametrize(
-    "packet", [b"", b"\0" * 12, query("a.b")[:-3], b"\0" * 12 + b"\xff" * 9, RESPONSE]
-)
-def test_a_packet_that_is_not_a_query_is_refused(packet: bytes) -> None:
-    with pytest.raises(ValueError, match="not a DNS query"):
-        dns.parse(packet)
+from lab.machine import dns, endpoints
 
 
 @pytest.mark.parametrize(
@@ -63,3 +47,22 @@ def test_names_that_lead_a_guest_to_the_lab(name: str, address: str):
         lab, ["developer.download.nvidia.com"], "ssm.us-east-1.amazonaws.com".__eq__
     )
     assert known(name) == address
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("ssm.us-east-1.amazonaws.com", True),
+        ("ec2messages.us-gov-west-1.amazonaws.com", True),
+        ("logs.eu-central-1.api.aws", True),
+        ("sts.amazonaws.com", True),
+        ("of-the-lab.s3.eu-west-1.amazonaws.com", True),
+        # Anybody's bucket: a download from there must work as without the lab.
+        ("amazon-ssm-us-east-1.s3.us-east-1.amazonaws.com", False),
+        ("123456789012.dkr.ecr.us-east-1.amazonaws.com", False),
+        ("ssm.us-east-1.amazonaws.com.example.net", False),
+        ("docs.aws.amazon.com", False),
+    ],
+)
+def test_endpoints_lead_here_and_other_names_of_aws_do_not(name: str, here: bool) -> None:
+    assert endpoints.is_here(name, "of-the-lab".__eq__) is here

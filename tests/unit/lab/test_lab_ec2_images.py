@@ -93,19 +93,6 @@ def test_image_with_the_default_key_is_not_shared(
     assert (code, "EBS default key" in message) == ("OperationNotPermitted", True)
 
 
-def test_volume_and_image_have_the_key_of_the_launch(client: Any, account: Any, walk: Any) -> None:
-    key = client("kms").create_key()["KeyMetadata"]
-    client("kms").create_alias(AliasName="alias/ami", TargetKeyId=key["KeyId"])
-    for name in ("alias/ami", key["KeyId"], key["Arn"]):
-        disk = {"DeviceName": "/dev/xvda", "Ebs": {"Encrypted": True, "KmsKeyId": name}}
-        instance = walk.launched(BlockDeviceMappings=[disk])
-        volume = instance["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
-        (found,) = account.describe_volumes(VolumeIds=[volume])["Volumes"]
-        assert found["KmsKeyId"] == key["Arn"], name
-    image = walk.baked(InstanceId=instance["InstanceId"])
-    assert walk.snapshot(image)["KmsKeyId"] == key["Arn"]
-
-
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
@@ -166,16 +153,6 @@ def test_accounts_are_given_as_packer_gives_them(account: Any, walk: Any, refuse
         (account.modify_snapshot_attribute, {"SnapshotId": snapshot}),
     ):
         assert refused(call, **of, **twice)[0] == "MissingParameter"
-
-
-def test_snapshot_is_shared_and_unshared(account: Any, walk: Any) -> None:
-    snapshot = walk.snapshot(walk.baked())["SnapshotId"]
-    asked = {"SnapshotId": snapshot, "Attribute": "createVolumePermission"}
-    account.modify_snapshot_attribute(**asked, OperationType="add", UserIds=[SOMEBODY["UserId"]])
-    account.modify_snapshot_attribute(**asked, OperationType="add", GroupNames=["all"])
-    assert volume_permissions(account, snapshot) == [{"Group": "all"}, SOMEBODY]
-    account.modify_snapshot_attribute(**asked, OperationType="remove", UserIds=[SOMEBODY["UserId"]])
-    assert volume_permissions(account, snapshot) == [{"Group": "all"}]
 
 
 def test_only_the_owner_changes_an_image(account: Any, parent: str, refused: Any) -> None:
@@ -271,17 +248,6 @@ def test_instances_of_an_imdsv2_image_require_tokens(account: Any, walk: Any) ->
     assert options(walk.launched(ImageId=image)) == ("required", 2)
     asked = {"HttpTokens": "optional", "HttpPutResponseHopLimit": 5}
     assert options(walk.launched(ImageId=image, MetadataOptions=asked)) == ("optional", 5)
-
-
-def test_three_images_in_a_row_are_all_made(account: Any, walk: Any) -> None:
-    instance = walk.launched()["InstanceId"]
-    made = [
-        account.create_image(InstanceId=instance, Name=f"row-{number}")["ImageId"]
-        for number in range(3)
-    ]
-    for image_id in made:
-        assert walk.available(image_id)["State"] == "available"
-        assert walk.launched(ImageId=image_id)
 
 
 def test_usage_report_counts_instances_and_templates(account: Any, walk: Any) -> None:

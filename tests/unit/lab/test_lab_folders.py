@@ -13,18 +13,6 @@ from lab.base import folders
 from lab.base.settings import Lab
 
 
-def test_folder_is_in_place_after_its_files_are_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, place = tmp_path / "making", tmp_path / "place"
-    made.mkdir()
-    seen: list[tuple[tuple[str, ...], bool]] = []
-    monkeypatch.setattr(folders, "run", lambda *words: seen.append((words, place.exists())))
-    folders.put(made, place)
-    assert seen == [(("sync", "--file-system", str(made)), False)]
-    assert (place.is_dir(), made.exists()) == (True, False)
-
-
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 

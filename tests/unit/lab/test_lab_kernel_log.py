@@ -38,11 +38,6 @@ def test_lab_down_keeps_the_log_open_for_a_starting_lab(
     assert setting.read_text().strip() == "1"
 
 
-def test_a_lab_that_was_never_up_leaves_the_log_as_it_is(setting: Path, tmp_path: Path) -> None:
-    host.restore(Lab(0, tmp_path / "labs"))
-    assert setting.read_text().strip() == "1"
-
-
 def test_a_lab_that_was_killed_keeps_the_log_open_for_nobody(setting: Path, tmp_path: Path) -> None:
     lab, killed = Lab(0, tmp_path / "labs"), Lab(3, tmp_path / "labs")
     host.prepare(killed)

@@ -1,8 +1,7 @@
-"""`verify --own-kernel`: which AMIs it takes, what it says, and what DHCP tells the machine."""
+"""`verify --own-kernel`: which AMIs it takes, and what runs the machine."""
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import Target
 from kiln.matrix import flags, load
-from lab.base.settings import Lab
-from lab.machine.own_kernel import accelerator, dhcp
+from lab.machine.own_kernel import accelerator
 from lab.target import _require_own_kernel
 from tests.unit.rows import row
 
@@ -49,34 +47,6 @@ def test_disk_needs_own_kernel_and_a_new_file(tmp_path: Path) -> None:
         with pytest.raises(KilnError):
             flags.disk(str(tmp_path / name), own_kernel=own)
     assert flags.disk(str(tmp_path / "out.raw"), own_kernel=True) == tmp_path / "out.raw"
-
-
-def question(kind: int, mac: str) -> bytes:
-    """A machine's packet of DHCP, as RFC 2131 has it."""
-    head = struct.pack("!BBBBIHH16s", 1, 1, 6, 0, 0xC0FFEE, 0, 0, bytes(16))
-    hardware = bytes.fromhex(mac.replace(":", "")).ljust(16, b"\0")
-    return head + hardware + bytes(192) + b"\x63\x82\x53\x63" + bytes([53, 1, kind, 255])
-
-
-@pytest.mark.parametrize(("asked", "answered"), [(1, 2), (3, 5)])
-def test_dhcp_gives_address_and_gateway(asked: int, answered: int) -> None:
-    lab = Lab(3, Path("/nowhere"))
-    packet = question(asked, "02:00:00:00:00:07")
-    reply = dhcp.reply(lab, packet, "10.204.1.7", "ec2.internal")
-    assert reply
-    assert reply[4:8] == packet[4:8], "another question's answer"
-    assert reply[16:20] == bytes([10, 204, 1, 7])
-    assert reply[28:34] == bytes([2, 0, 0, 0, 0, 7])
-    options = reply[240:]
-    assert options[:3] == bytes([53, 1, answered])
-    assert bytes([3, 4, 10, 204, 0, 1]) in options
-    assert bytes([6, 4, 10, 204, 0, 2]) in options
-    assert b"ec2.internal" in options
-
-
-@pytest.mark.parametrize("packet", [b"", bytes(240), question(4, "02:00:00:00:00:07")])
-def test_dhcp_ignores_invalid_question(packet: bytes) -> None:
-    assert dhcp.reply(Lab(3, Path("/nowhere")), packet, "10.204.1.7", "ec2.internal") is None
 
 
 # What qemu ends with, and for which processor → what runs a guest.

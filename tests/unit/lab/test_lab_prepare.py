@@ -1,85 +1,17 @@
-"""What the lab makes before a bake, in parallel with the root filesystem."""
+"""What the lab's mirror makes before a bake."""
 
 from __future__ import annotations
 
 import hashlib
-import io
-import threading
 from pathlib import Path
 
 import pytest
 
 from kiln.base.errors import KilnError
-from kiln.base.progress import Progress
-from kiln.base.recipe import Recipe
 from kiln.matrix import load
-from lab import target as lab_target
-from lab.base import origin
-from lab.daemon import control
-from lab.rootfs import bases
-from lab.target import LabTarget
 from lab.vendors import mirror, recipe_cache
-from lab.vendors.mirror import repos
 
 pytestmark = pytest.mark.slow
-
-
-def row(distro: str) -> Recipe:
-    return next(
-        recipe
-        for recipe in load.load_recipes()
-        if recipe.distro.id == distro and "container-toolkit" in recipe.components
-    )
-
-
-@pytest.mark.parametrize(
-    ("distro", "names"),
-    [
-        ("al2", {"amazon-al2-core-x86_64", "cuda-rhel7-x86_64", "container-toolkit-rpm-x86_64"}),
-        ("al2023", {"amazon-al2023-core-x86_64", "cuda-amzn2023-x86_64"}),
-        ("ubuntu2204", {"ubuntu2204-x86_64", "cuda-ubuntu2204-x86_64"}),
-        ("debian12", {"cuda-debian12-x86_64", "container-toolkit-deb-x86_64"}),
-    ],
-)
-def test_the_repositories_that_a_bake_reads_are_built_before_it(
-    distro: str, names: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built: set[str] = set()
-    monkeypatch.setattr(repos, "ensure", lambda repo, home, keyring: built.add(repo.name))
-    monkeypatch.setattr(mirror.keys, "ensure", lambda home: None)
-    mirror.prepare(row(distro), tmp_path)
-    assert names <= built
-
-
-@pytest.fixture
-def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabTarget:
-    """A running lab whose root filesystems are ready at once."""
-    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
-    monkeypatch.setattr(lab_target, "_NEEDS_GIB", 0)
-    own = {"started_from": origin.started_from()}
-    monkeypatch.setattr(control, "up", lambda kind_of_vendors: own)
-    monkeypatch.setattr(bases, "ensure", lambda *_, progress=None: tmp_path)
-    monkeypatch.setattr(lab_target.host, "can_run", lambda: None)
-    monkeypatch.setattr(lab_target.host, "probe", lambda lab: None)
-    monkeypatch.setattr(lab_target.needs, "ensure", lambda *groups, **more: None)
-    return LabTarget("a test")
-
-
-def prepared(target: LabTarget, recipe: Recipe) -> list[str]:
-    """What the preparation of the target for a recipe says."""
-    out = io.StringIO()
-    target.hooks.prepare([recipe], Progress(out), install=False, own_kernel=False)
-    return [line for line in out.getvalue().splitlines() if not line.startswith("ok ")]
-
-
-def test_vendors_files_are_made_while_the_root_filesystem_is(
-    target: LabTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each waits until the other has begun, so running them in sequence would never end."""
-    both = threading.Barrier(2, timeout=120)
-    monkeypatch.setattr(bases, "ensure", lambda *_, progress: both.wait())
-    monkeypatch.setattr(lab_target, "_make_vendor_files", lambda recipes: both.wait())
-    prepared(target, row("al2"))
 
 
 def test_mirror_hashes_are_cached_until_files_change(
@@ -92,7 +24,7 @@ def test_mirror_hashes_are_cached_until_files_change(
     monkeypatch.setattr(mirror, "find", lambda url, state=None: file)
     monkeypatch.setattr(mirror, "key_fingerprints", dict)
     monkeypatch.setattr(mirror, "prepare", lambda recipe: asked.append(recipe) or [repository])
-    recipe = row("al2")
+    recipe = load.load_recipes()[0]
     first = recipe_cache.hashes(recipe)
     assert first
     assert set(first.values()) == {hashlib.sha256(b"as it is").hexdigest()}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 
 from kiln.base.errors import KilnError
 from lab.machine import disks
-from lab.rootfs import importer, prune
+from lab.rootfs import importer, prune, tree
 
 OLD = "al2-x86_64-0123456789ab"
 
@@ -94,3 +97,18 @@ def test_failed_import_spares_what_is_mounted_in_it(
     with pytest.raises(KilnError, match="cannot be unmounted"):
         importer.install("debian12", None, fill, "")
     assert len(list(tmp_path.rglob("in use"))) == 1
+
+
+def test_interrupted_deletion_leaves_no_whole_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "al2-x86_64-1"
+    (whole / "etc").mkdir(parents=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda path: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            tree.delete(whole)
+    assert not whole.exists()
+    assert tree.delete(whole), "the next call deletes what was left"
+    assert list(tmp_path.iterdir()) == []
+    assert not tree.delete(whole)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from lab.moto.ssm import agents, commands, documents
+from lab.moto.ssm import commands, documents
 from lab.moto.ssm.commands import Command, Invocation, Plugin
 from lab.moto.ssm.documents import Step
 from lab.moto.ssm.errors import SsmError
@@ -58,16 +55,6 @@ def test_steps_that_the_lab_lacks_are_refused_by_name(step: dict[str, Any], name
         documents.steps({"schemaVersion": "2.2", "mainSteps": [step]}, {})
 
 
-def test_only_targets_by_id_are_taken(client: Callable[..., Any], refused: Any) -> None:
-    ssm = client("ssm")
-    for call, more in (
-        (ssm.send_command, {"DocumentName": "AWS-UpdateSSMAgent", "Targets": []}),
-        (ssm.list_command_invocations, {"Filters": [{"key": "Status", "value": "Success"}]}),
-        (ssm.get_command_invocation, {"CommandId": "0" * 36, "InstanceId": "i-0123456789abcdef0"}),
-    ):
-        assert "AMI Kiln lab" in refused(call, **more)[1]
-
-
 class Fleet:
     """A command to several instances, and where it was sent so far."""
 
@@ -114,27 +101,3 @@ def test_one_failure_more_than_max_errors_stops_the_sending(errors: int, reached
         fleet.end(f"i-{number}", "Failed")
     assert len(fleet.sent) == reached
     assert fleet.states()[reached:] == [("Cancelled", "Terminated")] * (4 - reached)
-
-
-def test_what_was_not_taken_in_time_is_not_sent_any_more() -> None:
-    fleet = Fleet(2, concurrency=1, errors=5)
-    fleet.command.lifetime = -1.0
-    fleet.go_on()
-    assert fleet.states() == [("TimedOut", "DeliveryTimedOut")] * 2
-
-
-def test_message_goes_to_the_restarted_agent() -> None:
-    found = agents.Agents()
-    found.hear("i-1", "us-east-1", "role", {})
-    agent = found.find("i-1")
-    assert agent
-    with ThreadPoolExecutor(2) as pool:
-        former = pool.submit(found.wait, "i-1", 0.5)
-        while agent.questions < 1:
-            time.sleep(0.001)
-        again = pool.submit(found.wait, "i-1", 5)
-        while agent.questions < 2:
-            time.sleep(0.001)
-        agent.messages.put({"Kind": "run"})
-        assert again.result() == [{"Kind": "run"}]
-        assert former.result() == []

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from kiln.base.errors import KilnError
 from kiln.cli.targets import choose
@@ -121,23 +120,6 @@ def test_ubuntu_comes_from_its_own_archive_by_its_own_keyring(
     assert given[-5:] == ["noble", str(base), *(f"{archive} {s} {parts}" for s in suites)][-5:]
 
 
-def test_apts_own_user_may_read_the_keyring(
-    made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def ask(repository: Repository, fetcher: object, keys: Path) -> Index:
-        keyring = keys / "pinned.gpg"
-        keyring.touch()
-        place = {"entry": repository, "repository": repository, "keyring": keyring}
-        return Index(state=State.PUBLISHED, **place)
-
-    monkeypatch.setattr(real_bases, "ask_repository", ask)
-    look = 'case $w in --keyring=*) stat -c %A "${w#*=}" "$(dirname "${w#*=}")"'
-    program(made, "mmdebstrap", f'for w in "$@"; do {look} >{tmp_path}/modes ;; esac; done')
-    real_bases.ensure(row(UBUNTU), print)
-    keyring, folder = (tmp_path / "modes").read_text().split()
-    assert (keyring[-3], folder[-3:]) == ("r", "r-x")
-
-
 def test_repository_without_vendor_signature_is_refused(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,20 +189,3 @@ def test_amazon_linux_needs_the_pinned_key(
         with pytest.raises(KilnError, match="none has the pinned fingerprint B21C50FA"):
             real_bases.ensure(row(AL2023), print)
         assert "install" not in words.read_text().splitlines()
-
-
-def test_real_rootfs_is_adapted_to_a_guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr(importer, "run", lambda *words: "")
-    monkeypatch.setattr(bases, "for_processor", lambda root, arch: ([], []))
-    root = tmp_path / "root"
-    (root / "etc/ssh").mkdir(parents=True)
-    (root / "etc/ssh/sshd_config").touch()
-    importer.adapt("ubuntu2404", "x86_64", root, "everything")
-    drop_in = (root / "etc/systemd/system/kiln-gpu-boot.service.d/lab.conf").read_text()
-    (program,) = (line.split()[-1] for line in drop_in.splitlines() if "ExecStartPre" in line)
-    assert (root / program.lstrip("/")).is_file()
-    assert "ReadKMsg=no" in (root / "etc/systemd/journald.conf.d/kiln-lab.conf").read_text()
-    settings_of_cloud_init = (root / "etc/cloud/cloud.cfg.d/99_kiln_lab.cfg").read_text()
-    when = yaml.safe_load(settings_of_cloud_init)["updates"]["network"]["when"]
-    assert "hotplug" not in when

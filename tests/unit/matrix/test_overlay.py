@@ -6,17 +6,18 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import date
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kiln import components, facts
+from kiln.base import overlay
 from kiln.base.errors import KilnError
-from kiln.base.paths import KNOWLEDGE, ROOT, packer_dir
+from kiln.base.paths import AMI_TESTS, KNOWLEDGE, ROOT, packer_dir
 from kiln.base.recipe import Recipe
-from kiln.cli.matrix import check_answer
+from kiln.cli.matrix import check_answer, findings_text
+from kiln.compat import engine
 from kiln.compat.engine import check_combination
 from kiln.facts.models import TABLES
 from kiln.facts.tables import read_table, with_overlay
@@ -61,6 +62,7 @@ def test_component_is_on_every_image_at_its_place(acme: Path) -> None:
     assert (own.name, own.stack) == ("al2023-580.999.01-open-base-x86_64", "acme")
     assert own.row.file == str(acme / "amis.yaml")
     assert own.volume == others[0].volume
+    assert overlay.ami_check_folders() == (AMI_TESTS, acme / "tests" / "ami")
     (flags,) = shown.selections(PAGE)
     assert select([*others, own], **flags) == [own]
 
@@ -99,15 +101,6 @@ def test_digest_has_each_file_but_not_its_place(
         path.write_text(path.read_text().replace("fra", "muc").replace("Acme", "Acme Inc"))
         digests.add(digest())
     assert len(digests) == 3
-
-
-def test_runtime_file_replaces_ours(acme: Path) -> None:
-    path = acme / "runtime/etc/kiln/mig-config.json"
-    path.parent.mkdir()
-    path.write_text("{}\n")
-    uploaded = render.uploaded_files(al2023(load_recipes()))
-    assert uploaded["runtime/etc/kiln/mig-config.json"] == path
-    assert uploaded["runtime/etc/kiln/gpu-xid.json"].is_relative_to(ROOT)
 
 
 def test_mig_layouts_are_shipped_as_json(acme: Path) -> None:
@@ -178,25 +171,6 @@ def test_list_entry_counts_before_ours(acme: Path) -> None:
     assert "NCCL >= 2.29.1" in found()
 
 
-def test_release_is_sorted_among_ours(acme: Path) -> None:
-    (acme / "facts/distros.yaml").write_text(
-        "flavors: {parallelcluster: {brings: {3.99.0: {driver: 595.112.07, efa: 1.51.0}}}}\n"
-    )
-    (acme / "facts/cuda.yaml").write_text("releases: {11.0.99: {driver: 450.36.06}}\n")
-    branch = "{kind: PB, end_of_life: '2022-01', native_cuda: '11.1', modules: [proprietary]"
-    (acme / "facts/drivers.yaml").write_text(
-        f"branches: {{'456': {branch}, released: '2021-01', versions: {{}}, source: none}}}}\n"
-    )
-    caches.forget()
-    asked = {"distro": "al2023", "flavor": "parallelcluster", "parallelcluster": "3.99.0"}
-    listed = check_combination(driver="595.112.07", cuda="12.9.99", **asked)["findings"]
-    levels = {finding["rule"]: finding["level"] for finding in listed}
-    assert "PC-OS" not in levels
-    # Between the oldest and the newest that are known, so NVIDIA has no such release.
-    assert levels["CUDA-UNKNOWN"] == "error"
-    assert list(facts.branches()) == sorted(facts.branches())
-
-
 def test_last_of_two_overlays_counts(
     acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,23 +183,86 @@ def test_last_of_two_overlays_counts(
     assert uploaded["provisioners/acme-baseline.sh"].is_relative_to(acme)
 
 
-def test_python_component_reads_the_recipe(acme: Path) -> None:
-    (acme / "components/acme-driver.py").write_text(MODULE)
-    (acme / "provisioners/acme-driver.sh").write_text("#@ env ACME_DRIVER  required  x\n")
-    row = al2023(load_recipes())
-    step = components.get("acme-driver").for_recipe(row)
-    assert step.env == {"ACME_DRIVER": row.driver}
-    assert row.components.index("acme-driver") == row.components.index("acme-baseline") + 1
+# ------------------------------------------------------------------- a component in Python
 
-
-MODULE = """from kiln.components.component import Component
-AFTER = "acme-baseline"
-
-def environment(recipe):
-    return {"ACME_DRIVER": recipe.driver}
-
-COMPONENT = Component(name="acme-driver", what="the driver's name", environment=environment)
+MODULE = """import sys
+from kiln.components.component import Component, Download
+AFTER = "tuning"
+{code}
+COMPONENT = Component(name="acme-x", what="x", {arguments})
 """
+
+
+def write_module(folder: Path, arguments: str = "", code: str = "") -> None:
+    """Add a component in Python to the overlay."""
+    script = '#!/bin/bash\nsource "${KILN_DIR:?}/lib/kiln.sh"\n'
+    (folder / "components/acme_x.py").write_text(MODULE.format(code=code, arguments=arguments))
+    (folder / "provisioners/acme-x.sh").write_text(script)
+
+
+def test_module_may_have_dataclasses_and_mappings(acme: Path) -> None:
+    write_module(
+        acme,
+        "environment=lambda r: MappingProxyType({'ACME': Site('x').name}), "
+        "downloads=lambda r: [Download('ACME', 'https://a.example/x')]",
+        code="from dataclasses import dataclass\nfrom types import MappingProxyType\n"
+        "@dataclass(frozen=True)\nclass Site:\n    name: str",
+    )
+    step = components.get("acme-x").for_recipe(load_recipes()[0])
+    assert step.env == {"ACME": "x"}
+    assert [each.url for each in step.downloads] == ["https://a.example/x"]
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "etc/../../x"])
+def test_file_that_leaves_the_image_is_refused(acme: Path, name: str) -> None:
+    write_module(acme, f"files=lambda r: {{{name!r}: 'y'}}")
+    with pytest.raises(KilnError, match="below /") as caught:
+        render.render(load_recipes()[0])
+    assert caught.value.exit_status == 2
+
+
+# A component's files, files of the overlay's runtime/ → the file that is in two places.
+AGENTS = "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d/kiln-events.json"
+TAKEN = {
+    "AMI Kiln's": (["etc/kiln/recipe.json"], []),
+    "the agent's": ([AGENTS], []),
+    "one of runtime/": (["etc/kiln/gpu-xid.json"], []),
+    "runtime/ over what is rendered": ([], ["etc/kiln/recipe.json"]),
+    "runtime/ over its own component": (["etc/acme-x"], ["etc/acme-x"]),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_file_in_the_place_of_another_is_refused(acme: Path, what: str) -> None:
+    files, runtime = TAKEN[what]
+    write_module(acme, f"files=lambda r: {dict.fromkeys(files, 'y')}")
+    for name in runtime:
+        path = acme / "runtime" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    recipe = next(each for each in load_recipes() if "cloudwatch-agent" in each.components)
+    problems = [each for each in engine.check_recipe(recipe) if each.rule == "rendered-files"]
+    (head,) = {str(each).splitlines()[0] for each in problems}
+    place = f"runtime/{runtime[0]}" if runtime else "components/acme_x.py"
+    assert head.startswith(f"{acme}/{place}: ")
+    assert repr((files or runtime)[0]) in head
+    with pytest.raises(KilnError) as caught:
+        render.render(recipe)
+    assert caught.value.exit_status == 2
+
+
+def test_runtime_file_replaces_ours_and_check_says_so(acme: Path) -> None:
+    path = acme / "runtime/etc/kiln/gpu-xid.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    uploaded = render.uploaded_files(al2023(load_recipes()))
+    assert uploaded["runtime/etc/kiln/gpu-xid.json"] == path
+    assert uploaded["runtime/etc/kiln/mig-config.json"].is_relative_to(ROOT)
+    answer = check_answer({}, strict=False)
+    assert answer["replaced"] == {"runtime/etc/kiln/gpu-xid.json": str(path)}
+    assert not [each for each in answer["findings"] if each["rule"] == "rendered-files"]
+    told = f"the overlay replaces runtime/etc/kiln/gpu-xid.json by {path}"
+    assert told in findings_text(answer)
 
 
 # ------------------------------------------------------------------- mistakes
@@ -237,6 +274,10 @@ MISTAKES = {
     "a place that is not": (BASELINE, "after: tuning", "after: tunning", "2: after: 'tunning'"),
     "a package": (BASELINE, "jq,", "jq; rm,", "3:11: "),
     "a distribution": (BASELINE, "[jq, tmux]", "{al2024: [jq]}", "al2024"),
+    "a placeholder": (
+        BASELINE, "env:", "downloads: {ACME: 'https://a.example/{machine}'}\nenv:",
+        "4:19: downloads.ACME: unknown placeholder {machine}",
+    ),
     "a folder": ("provisionners/x.sh", "", "", "provisionners: "),
     "a script": ("provisioners/x.sh", "", "", "x.sh: no component runs x.sh"),
     "twice": ("components/tuning.yaml", "", "{what: a, after: kernel}", "'tuning' exists already"),
@@ -259,10 +300,7 @@ MISTAKES = {
     "a table": ("facts/driver.yaml", "", "", "driver.yaml"),
     # In the distribution of docs/add-a-distribution.md.
     "a family": (DISTROS, "family: debian", "family: redhat", "3:13: distros.debian98.family: "),
-    "no family": (DISTROS, "    family: debian\n", "", "3:5: distros.debian98: "),
     "a kernel": (DISTROS, "default: linux-", "default: linus-", "10:7: distros.debian98.kernels"),
-    "a placeholder": (DISTROS, "latest/{deb_arch}", "latest/{debarch}", "7:29: "),
-    "half a parent": (DISTROS, "{ssm_parameter: ", "{name: ", "7:13: "),
     "a stack": ("amis.yaml", "stack: acme,", "stack: acne,", "4:27: stack 'acne' is not among"),
 }  # fmt: skip
 
@@ -287,55 +325,22 @@ def test_mistake_is_named_by_file_and_line(acme: Path, what: str) -> None:
     assert caught.value.exit_status == 2
 
 
-def test_placeholder_without_value_is_named(acme: Path) -> None:
-    path = acme / "facts/packages.yaml"
-    path.write_text("packages:\n  kernel-tools:\n  - {names: ['x{module}'], source: none}\n")
-    caches.forget()
-    with pytest.raises(KilnError, match=r"kernel-tools: 'x\{module\}'"):
-        components.get("kernel").for_recipe(al2023(load_recipes()))
-    path = acme / BASELINE
-    path.write_text(path.read_text() + "downloads: {ACME: 'https://a.example/{machine}'}\n")
-    components._by_name.cache_clear()
-    with pytest.raises(KilnError, match=r"5:19: downloads\.ACME: unknown placeholder {machine}"):
-        components.names()
-
-
-# What a whole file of facts may be by mistake; TABLE is a key of the table.
-WRONG_FILES = {
-    "a list": "- 1\n",
-    "an empty value": "TABLE:\n",
-    "an unknown key": "TABLEx: 1\n",
-}
-
-
-@pytest.mark.parametrize("what", WRONG_FILES)
-def test_wrong_file_of_any_facts_is_named(tmp_path: Path, what: str) -> None:
+# A list, an empty value, an unknown key; KEY is one of the table's.
+@pytest.mark.parametrize("text", ["- 1\n", "KEY:\n", "KEYx: 1\n"])
+def test_wrong_file_of_any_facts_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "facts").mkdir()
     for name in TABLES:
-        known = ours_of(KNOWLEDGE / f"{name}.yaml")
+        known = read_table(KNOWLEDGE / f"{name}.yaml")
         key = next(
             key for key in TABLES[name].model_fields if isinstance(known.get(key), dict | list)
         )
         path = tmp_path / "facts" / f"{name}.yaml"
-        text = WRONG_FILES[what].replace("TABLE", key)
-        path.write_text(text)
+        path.write_text(text.replace("KEY", key))
         with pytest.raises(KilnError) as caught:
             with_overlay(known, name, tmp_path)
         assert caught.value.message.startswith(str(path))
         assert caught.value.exit_status == 2
         path.unlink()
-
-
-def test_empty_file_of_facts_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "facts").mkdir()
-    (tmp_path / "facts/efa.yaml").write_text("# nothing yet\n")
-    known = ours_of(KNOWLEDGE / "efa.yaml")
-    assert with_overlay(known, "efa", tmp_path) == known
-
-
-@cache
-def ours_of(path: Path) -> dict[str, Any]:
-    return read_table(path)
 
 
 def test_check_reads_all_facts(acme: Path) -> None:
@@ -351,12 +356,6 @@ def test_missing_script_is_named(acme: Path) -> None:
     path.unlink()
     with pytest.raises(KilnError, match=f"{path} does not exist"):
         render.render(al2023(load_recipes()))
-
-
-def test_row_that_exists_names_the_other_file(acme: Path) -> None:
-    (acme / "amis.yaml").write_text("amis:\n- {distro: al2023, stack: lts}\n")
-    with pytest.raises(KilnError, match=r"amis\.yaml:2:3: .* exists already \(amis\.yaml:"):
-        load_recipes()
 
 
 def test_missing_overlay_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from unittest import mock
 
 from kiln.base.paths import ROOT, RUNTIME, runtime_module
 from lab.vendors.standins.nvidia_smi import install
+from tests import standins
 
 GPU_MIG = RUNTIME / "usr" / "local" / "bin" / "gpu-mig"
 _smi = runtime_module("gpu_mig.smi")
@@ -54,7 +55,7 @@ class Machine:
 
     def __init__(self, root: Path, instance_type: str, driver: str = "580.105.08") -> None:
         self.root = root
-        install.lay_down(root)
+        standins.lay_down(root)
         self.write("/var/lib/kiln-lab/driver.json", json.dumps({"version": driver, "cuda": "13.0"}))
         self.write(
             "/etc/kiln-lab/instance.json",

@@ -164,9 +164,7 @@ PACKED = gzip.compress(LINE, mtime=0)
 PACKED_BODIES = {
     "whole": (PACKED, TAG),
     "two members": (gzip.compress(b"#!/bin/sh\n", mtime=0) + PACKED, ""),
-    "padded": (PACKED + b"\0" * 10, TAG),
     "cut in its beginning": (PACKED[:12], ""),
-    "followed by rubbish": (PACKED + b"rubbish", ""),
     "too large": (gzip.compress(LINE + bytes(imds.MAX_BYTES), mtime=0), ""),
     # As many as an answer of IMDS holds: it is read up to 64 KiB.
     "many members": (PACKED * 900, ""),

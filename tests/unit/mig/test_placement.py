@@ -17,9 +17,7 @@ pytestmark = pytest.mark.slow
 placement = runtime_module("gpu_mig.placement")
 target = runtime_module("gpu_mig.target")
 GPUS = gpu_types()
-A100, H100, A30, RTX = (
-    GPUS[name] for name in ("A100-40GB", "H100-80GB", "A30-24GB", "RTX-PRO-6000-96GB")
-)
+A100, A30, RTX = (GPUS[name] for name in ("A100-40GB", "A30-24GB", "RTX-PRO-6000-96GB"))
 
 
 def brute_force(gpu, names) -> bool:
@@ -42,22 +40,14 @@ def brute_force(gpu, names) -> bool:
 @pytest.mark.parametrize(
     ("gpu", "names", "fits"),
     [
-        (A100, ["1g.5gb"] * 7, True),
         (A100, ["1g.5gb"] * 8, False),
-        (A100, ["4g.20gb", "4g.20gb"], False),
         (A100, ["3g.20gb", "3g.20gb", "1g.5gb"], False),
         (A100, ["4g.20gb", "3g.20gb"], True),
-        (A100, ["2g.10gb"] * 3 + ["1g.10gb"], True),
-        (A100, ["1g.10gb"] * 4 + ["1g.5gb"], False),
         (A100, ["1g.5gb+me"] * 2, False),
         (A100, ["1g.5gb+me"] + ["1g.5gb"] * 6, True),
-        (H100, ["2g.20gb"] * 2 + ["4g.40gb"], False),
-        (H100, ["2g.20gb"] * 2 + ["3g.40gb"], True),
         (A30, ["1g.6gb+me", "2g.12gb+me"], False),
-        (A30, ["2g.12gb+me", "2g.12gb"], True),
         (RTX, ["1g.24gb+me.all"] + ["1g.24gb-me"] * 3, True),
         (RTX, ["1g.24gb+me.all", "1g.24gb"], False),
-        (RTX, ["2g.48gb", "1g.24gb+gfx", "1g.24gb"], True),
     ],
 )
 def test_known_cases(gpu, names, fits):
@@ -100,23 +90,3 @@ def test_nearest_layout_fits(case):
     assert len(near) <= len(names)
     if placement.fit(gpu, names) is not None:
         assert sorted(near) == sorted(names)
-
-
-@pytest.mark.parametrize(
-    ("names", "says"),
-    [
-        (["1g.5gb"] * 8, "8 × 1g.5gb requested, A100-40GB holds at most 7"),
-        (["3g.20gb", "3g.20gb", "1g.5gb"], "need 9 of 8 memory slices"),
-        (["4g.20gb", "2g.10gb", "2g.10gb"], "need 8 of 7 compute slices"),
-    ],
-)
-def test_a_refusal_says_what_ran_out(names, says):
-    assert says in placement.why_not(A100, names)
-
-
-def test_a_name_from_another_card_is_read_as_the_same_share():
-    p4de = GPUS["A100-80GB"]
-    assert check.translate(p4de, "1g.5gb") == "1g.10gb"
-    assert check.translate(p4de, "3g.20gb") == "3g.40gb"
-    assert check.translate(p4de, "1g.5gb+me") == "1g.10gb+me"
-    assert target.counted(check.nearest_layout(p4de, ["1g.5gb"] * 7)) == "1g.10gb=7"

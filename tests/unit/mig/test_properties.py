@@ -134,27 +134,3 @@ def _fits(label, machine, kind) -> bool:
     except MigError:
         return False
     return True
-
-
-@pytest.mark.parametrize("gpu", sorted(TYPES))
-def test_largest_first_every_set_that_fits_is_placed(tmp_path, gpu):
-    """Why gpu-mig leaves the places to the driver on an empty GPU: its own choice never dead-ends.
-
-    Checked against the lab's model of the driver's choice, which was read off public transcripts.
-    """
-    kind = gpu_types()[gpu]
-    kinds = sorted(kind.profiles)
-    with in_process(tmp_path / "sets", TYPES[gpu], gpus=1) as smi:
-        apply(smi, LABELS["all-enabled"])
-        stuck = []
-        for counts in check.all_layouts(kind, kinds):
-            names = sorted(
-                check.expand(kinds, counts), key=runtime_module("gpu_mig.profile").by_size
-            )
-            if names:
-                code, _ = smi.run("mig", "-i", "0", "-cgi", ",".join(names), "-C")
-                if code:
-                    stuck.append(names)
-                smi.run("mig", "-i", "0", "-dci")
-                smi.run("mig", "-i", "0", "-dgi")
-        assert stuck == []

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,21 +10,17 @@ from typing import Any
 import pytest
 
 import tasks
-from kiln.base import needs
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.base.progress import Progress
 from kiln.cli import main, targets
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
-from kiln.packer import program
 from kiln.packer.render import render
 from kiln.pipeline import build, verify
 from kiln.pipeline.plan import Options
 from kiln.pipeline.record import Record
 from lab import target as lab_target
-from lab.base import settings
-from lab.daemon import users
 from lab.rootfs import emulation
 from lab.target import LabHooks, LabTarget
 from tests.unit.records import a_record
@@ -53,49 +45,10 @@ def test_emulated_rows_come_last_and_can_be_left_out(monkeypatch: pytest.MonkeyP
     assert "--arch x86_64 leaves them out" in out.getvalue()
 
 
-@dataclass(frozen=True)
-class TakenDown(LabHooks):
-    """A lab that somebody takes down while a build prepares."""
-
-    def prepare(self, recipes: Any, progress: Any, **more: Any) -> Any:
-        users.refuse_if_used(settings.current())
-
-    def gone(self) -> str:
-        return "it is down"
-
-
-class Lab(LabTarget):
-    """A lab with these hooks."""
-
-    @property
-    def hooks(self) -> LabHooks:
-        return TakenDown(self)
-
-
 def build_rows(target: Target, *rows: Any, **more: Any) -> Any:
     progress = Progress(io.StringIO())
     fail = {"on_failure": lambda error: None} | more
     return build.build_recipes(rows, Options(), target, progress, install=False, **fail)
-
-
-def test_lab_is_not_taken_down_while_a_build_prepares(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
-    monkeypatch.setattr(needs, "ensure", lambda *groups, **more: None)
-    monkeypatch.setattr(program, "find_packer", lambda **_: None)
-    target, progress = Lab("a test"), Progress(io.StringIO())
-    for what, do in (
-        (ROWS[0].name, lambda: build_rows(target, ROWS[0])),
-        (
-            AMI,
-            lambda: verify.verify_by_id(AMI, None, target=target, progress=progress, install=False),
-        ),
-    ):
-        with pytest.raises(KilnError, match="is in use") as refused:
-            do()
-        assert f"{what}, process {os.getpid()}" in refused.value.message
-    assert users.users(settings.current()) == []
 
 
 def test_build_says_that_packer_is_stale_and_leaves_it(
@@ -141,27 +94,3 @@ def test_row_that_crashes_keeps_the_outcome_of_the_others(monkeypatch: pytest.Mo
     assert (outcome.built, outcome.succeeded) == ((good,), False)
     assert list(outcome.failures) == [ROWS[0].name]
     assert "TypeError: got multiple values" in failures[0].message
-
-
-MOST_MODULES = 57
-COUNT = """
-import contextlib, io, sys
-import tasks
-from kiln.cli import main
-with contextlib.redirect_stdout(io.StringIO()):
-    main.run(["./invoke", "build", "--name", sys.argv[1], "--target", "lab", "--dry-run"], tasks.ns)
-names = [n for n, module in sys.modules.items() if n.startswith("kiln.")]
-print(*sorted(n for n in names if not hasattr(sys.modules[n], "__path__")))
-"""
-
-
-@pytest.mark.slow
-def test_build_runs_through_few_modules(tmp_path: Path) -> None:
-    environment = {**os.environ, "KILN_LAB_STATE": str(tmp_path), "KILN_LAB_INDEX": "54"}
-    command = [sys.executable, "-c", COUNT, ROWS[0].name]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    names = done.stdout.split()
-    assert "kiln.pipeline.plan" in names
-    assert len(names) <= MOST_MODULES, "\n".join(names)

@@ -16,14 +16,12 @@ import psutil
 import pytest
 from botocore.stub import Stubber
 
-from kiln import facts
 from kiln.base.account import mirrored
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.cloud.target import Target
 from kiln.components.package_repositories import Repository
 from kiln.facts.tables import http_reason
-from kiln.matrix import load
 from kiln.preflight.answers import summary_text
 from kiln.preflight.ask import ask_parent, demand
 from kiln.preflight.indexes import Fetcher, Index, NoAnswerError, State, ask_repository
@@ -90,26 +88,6 @@ def test_rpm_metadata_changed_after_signing_is_refused(vendors: Vendors, tmp_pat
     assert "BAD signature" in index_of_cuda(row(AL2023), tmp_path).detail
 
 
-def test_ordinary_user_gets_dnf_dependencies_resolved(
-    vendors: Vendors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """dnf resolves for root alone; here it refuses whoever is not root of a new namespace."""
-    users = Path("/proc/self/uid_map").read_text().split()
-    refusing = tmp_path / "dnf"
-    refusing.write_text(
-        '#!/bin/sh\nset -- $(cat /proc/self/uid_map) -- "$@"\n'
-        f'[ "$1 $2 $3" != "{" ".join(users)}" ] || {{ echo "Error: no superuser" >&2; exit 1; }}\n'
-        f'shift 4; exec {shutil.which("dnf")} "$@"\n'
-    )
-    refusing.chmod(0o755)
-    vendors.publish(row(AL2023))
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    (answer,) = answers(AL2023)
-    assert answer.problems() == []
-    assert {resolved.state for resolved in answer.resolved} == {State.PUBLISHED}
-
-
 def test_file_with_another_hash_is_a_problem(vendors: Vendors) -> None:
     vendors.publish(row(UBUNTU))
     (answer,) = answers(UBUNTU, whole_files=True)
@@ -145,7 +123,6 @@ def test_half_downloaded_file_is_not_kept(vendors: Vendors, tmp_path: Path) -> N
     [
         ("http://127.0.0.1:9", "the proxy refuses"),
         ("http://me:S3cret@proxy.example:port", "the URL of the proxy"),
-        ("http://me:S3cret/@127.0.0.1:9", "the URL of the proxy"),
     ],
 )
 def test_proxy_password_is_not_shown(
@@ -170,15 +147,6 @@ def test_invalid_mirrors_are_refused_without_password(
     assert "S3cret" not in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_every_row_asks_its_distributions_repositories() -> None:
-    for recipe in load.load_recipes():
-        asked = demand(recipe)
-        vendor = {entry["name"] for entry in facts.table("archives")["vendors"].values()}
-        own = [entry for entry in asked.repositories if entry.name not in vendor]
-        assert own, recipe.name
-        assert asked.packages, recipe.name
-
-
 DRIVER = {UBUNTU: "nvidia-open-580", AL2023: "kmod-nvidia-open-dkms"}
 
 
@@ -196,9 +164,23 @@ def with_a_driver_in_parts(repository: Repository, packages: list[Pkg]) -> list[
     ]
 
 
+def as_an_ordinary_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dnf resolves for root alone; here it refuses whoever is not root of a new namespace."""
+    users = Path("/proc/self/uid_map").read_text().split()
+    refusing = folder / "dnf"
+    refusing.write_text(
+        '#!/bin/sh\nset -- $(cat /proc/self/uid_map) -- "$@"\n'
+        f'[ "$1 $2 $3" != "{" ".join(users)}" ] || {{ echo "Error: no superuser" >&2; exit 1; }}\n'
+        f'shift 4; exec {shutil.which("dnf")} "$@"\n'
+    )
+    refusing.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+
 @pytest.mark.parametrize("name", [UBUNTU, AL2023])
 def test_row_passes_when_everything_is_published(
-    vendors: Vendors, tmp_path: Path, name: str
+    vendors: Vendors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     vendors.publish(row(name), with_a_driver_in_parts)
     (answer,) = answers(name)
@@ -210,6 +192,7 @@ def test_row_passes_when_everything_is_published(
     assert "1 of 1 rows: everything is published" in summary_text([answer])
     # What has not changed is not sent again, and no process stays behind.
     vendors.site.sent.clear()
+    as_an_ordinary_user(tmp_path, monkeypatch)
     assert answers(name)[0].state is State.PUBLISHED
     assert not [path for path in vendors.site.sent if path.endswith((".gz", ".pub"))]
     processes = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
@@ -219,7 +202,6 @@ def test_row_passes_when_everything_is_published(
 # ------------------------------------------------------------------- first bakes
 
 PRODUCTION = "ubuntu2404/production/base/x86_64"
-ARM64 = "al2023/lts/base/arm64"
 
 
 def needs(name: str, *requires: str) -> Edit:
@@ -236,33 +218,16 @@ def in_the_distributions_archive(repository: Repository, packages: list[Pkg]) ->
     return [*packages, Pkg("nvidia-fabricmanager", "580.178.04-0ubuntu1", conflicts=own)]
 
 
-def cudnn_of_amzn2023_only(repository: Repository, packages: list[Pkg]) -> list[Pkg]:
-    """amzn2023 has only a newer cuDNN, and the repository of EL 9 lacks the older one too."""
-    packages = [p for p in packages if p.name != "libcudnn9-cuda-13"]
-    if repository.name == "nvidia-cuda":
-        return [*packages, Pkg("libcudnn9-cuda-13", "9.26.0.51-1")]
-    return packages
-
-
-def together(*edits: Edit) -> Edit:
-    def edit(repository: Repository, packages: list[Pkg]) -> list[Pkg]:
-        for change in edits:
-            packages = change(repository, packages)
-        return packages
-
-    return edit
-
-
 # What an index lacked, or may lack, when a row was first baked → the problems that are found.
 # The numbers are those of the reading that found them.
-FIRST_BAKES: dict[str, tuple[str, Edit, list[str]]] = {
+FIRST_BAKES: dict[str, tuple[str, list[Edit], list[str]]] = {
     "nccl-for-another-cuda-driver-in-no-index-dcgm-in-parts": (
         PRODUCTION,
-        together(
+        [
             at("libnccl2", "2.30.4-1+cuda13.3"),
             at("nvidia-open", "595.71.05-1ubuntu1"),
             without("datacenter-gpu-manager-4-cuda13"),
-        ),
+        ],
         [
             "libnccl2=2.30.4@cuda13.2: not at 2.30.4 built for cuda13.2; the nearest published is "
             "2.30.4-1+cuda13.3",
@@ -270,22 +235,14 @@ FIRST_BAKES: dict[str, tuple[str, Edit, list[str]]] = {
             "datacenter-gpu-manager-4-cuda13=4.6.0: no package of this name",
         ],
     ),
-    "cudnn-only-newer-module-package-nowhere-no-dkms": (
-        ARM64,
-        together(
-            cudnn_of_amzn2023_only,
-            needs("nvidia-driver-cuda", "kernel-modules-extra"),
-            without("dkms"),
-        ),
-        [
-            "libcudnn9-cuda-13=9.25.1.1: not at 9.25.1.1",
-            "nothing provides kernel-modules-extra",
-            "dkms: no package of this name",
-        ],
+    "module-package-nowhere-no-dkms": (
+        AL2023,
+        [needs("nvidia-driver-cuda", "kernel-modules-extra"), without("dkms")],
+        ["nothing provides kernel-modules-extra", "dkms: no package of this name"],
     ),
     "the-distributions-package-conflicts": (
         UBUNTU,
-        in_the_distributions_archive,
+        [in_the_distributions_archive],
         ["dependencies do not resolve: nvidia-fabricmanager : Conflicts: nvidia-open-580"],
     ),
 }
@@ -293,8 +250,8 @@ FIRST_BAKES: dict[str, tuple[str, Edit, list[str]]] = {
 
 @pytest.mark.parametrize("case", FIRST_BAKES)
 def test_preflight_finds_what_stopped_first_bakes(vendors: Vendors, case: str) -> None:
-    line, edit, problems = FIRST_BAKES[case]
-    vendors.publish(row(line), edit)
+    line, edits, problems = FIRST_BAKES[case]
+    vendors.publish(row(line), *edits)
     (answer,) = answers(line)
     listed = "\n".join(answer.problems())
     assert [problem for problem in problems if problem not in listed] == []

@@ -37,10 +37,6 @@ UNTRUSTED = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] se
     ("error", "reason"),
     [
         (
-            after_retries(exceptions.ProxyError("Unable to connect to proxy", REFUSED)),
-            "the proxy refuses",
-        ),
-        (
             after_retries(exceptions.NameResolutionError("vendor.example", CONNECTION, UNKNOWN)),
             "its name cannot be resolved",
         ),
@@ -52,10 +48,6 @@ UNTRUSTED = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] se
         (
             requests.ReadTimeout(exceptions.ReadTimeoutError(POOL, "/file", "Read timed out.")),
             "no answer in time",
-        ),
-        (
-            requests.exceptions.ChunkedEncodingError(exceptions.IncompleteRead(10, 20)),
-            "the connection ended before the file did",
         ),
         (requests.RequestException("something new"), "something new"),
     ],

@@ -51,15 +51,17 @@ class Vendors:
         self._signer = signer
         self._patch = patch
 
-    def publish(self, recipe: Recipe, edit: Edit = lambda _, packages: packages) -> None:
-        """Serve everything that a bake of the recipe asks for, with `edit` applied to indexes."""
+    def publish(self, recipe: Recipe, *edits: Edit) -> None:
+        """Serve everything that a bake of the recipe asks for, with `edits` applied to indexes."""
         asked = demand(recipe)
         names = [repository.name for repository in asked.repositories]
         processor = facts.table("downloads")["processors"][recipe.arch]
         urls = [file.url for file in asked.files]
         for repository in asked.repositories:
             here = _asked_of(repository, names, asked.packages)
-            self._serve(repository, edit(repository, here), processor)
+            for edit in edits:
+                here = edit(repository, here)
+            self._serve(repository, here, processor)
             urls += [repository.url, repository.key_url]
         for url in urls:
             if url:

@@ -80,7 +80,8 @@ class Unsteady(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {begin}-{size - 1}/{size}")
         self.send_header("Content-Length", str(len(self.CONTENT) - begin))
         self.end_headers()
-        cut = 100_000 if failure in ("/truncated", "/stalled", "/no-range") else None
+        # So little that curl's average is below its limit at once.
+        cut = {"/truncated": 100_000, "/stalled": 10, "/no-range": 100_000}.get(failure)
         self.wfile.write(self.CONTENT[begin:cut])
         self.wfile.flush()
         if failure == "/stalled":
@@ -95,7 +96,7 @@ class Unsteady(BaseHTTPRequestHandler):
 def unsteady() -> Iterator[str]:
     Unsteady.seen.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Unsteady)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
@@ -116,7 +117,7 @@ def fetch(machine: Machine, url: str) -> subprocess.CompletedProcess[str]:
     [
         ("reset", ""),
         ("truncated", "bytes=100000-"),
-        ("stalled", "bytes=100000-"),
+        ("stalled", "bytes=10-"),
         ("503", ""),
         ("no-range", None),
     ],

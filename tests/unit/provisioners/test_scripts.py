@@ -6,18 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from kiln import components
-from kiln.base.paths import KNOWLEDGE, PROVISIONERS
+from kiln.base.paths import PROVISIONERS
 from kiln.base.recipe import Recipe
 from kiln.matrix.load import load_recipes
 from tests.unit.provisioners.machine import Machine, Script, plant
-from tests.unit.rows import every_version
 
 pytestmark = pytest.mark.slow
 
-KEYS = yaml.safe_load((KNOWLEDGE / "keys.yaml").read_text())["keys"]
 SCRIPTS = sorted(PROVISIONERS.glob("*.sh"))
 RECIPES = load_recipes()
 
@@ -40,16 +37,6 @@ def test_every_component_has_its_script() -> None:
     assert set(components.names()) == {path.stem for path in SCRIPTS}
 
 
-def test_scripts_download_what_the_component_names() -> None:
-    # So that every component has something to say, with the driver from anywhere.
-    rows = {recipe.distro.id: recipe.changed(**every_version()) for recipe in RECIPES}.values()
-    rows = [row.changed(driver_source=source) for row in rows for source in ("repo", "runfile")]
-    for path in SCRIPTS:
-        made = [components.get(path.stem).for_recipe(row) for row in rows]
-        known = {download.env for step in made for download in step.downloads}
-        assert set(re.findall(r"kiln_download ([A-Z_]+)", path.read_text())) == known, path.stem
-
-
 def test_no_script_installs_latest() -> None:
     for path in SCRIPTS:
         assert "latest" not in code(path).replace("kmod-nvidia-latest-dkms", ""), path.name
@@ -67,20 +54,6 @@ def test_recipe_pins_packages_and_downloads(recipe: Recipe) -> None:
                 unpinned = {word for word in value.split() if "=" not in word}
                 # Debian's persistenced has a version of its own.
                 assert unpinned <= {"nvidia-persistenced"}, name
-
-
-def test_keys_are_known_by_full_fingerprint() -> None:
-    for component in components.everything():
-        for name in component.keys.values():
-            assert re.fullmatch("[0-9A-F]{40}", KEYS[name]["fingerprint"]), name
-
-
-def test_programs_that_fetch_packages_are_retried() -> None:
-    fetching = r"(amazon-linux-extras (?:install|enable)|\./efa_installer\.sh|snap install)"
-    for path in PROVISIONERS.rglob("*.sh"):
-        for line in code(path).splitlines():
-            if re.search(rf"{fetching} (?:-|\"|epel)", line):
-                assert re.search(r"kiln_(retry|pm) ", line), line
 
 
 # ------------------------------------------------------------------- nvidia-driver.sh

@@ -29,17 +29,8 @@ COMMAND = re.compile(r"`\./invoke ([^`]+)`")
 # Two AMIs instead of all: what a list promises does not depend on how many there are.
 ROWS = "amis:\n- {distro: al2023, stack: lts}\n- {distro: debian12, stack: lts}\n"
 FOLDERS = (
-    *(
-        "ami_kiln_lab.dist-info",
-        "deploy",
-        "devel",
-        "docs",
-        "kiln",
-        "lab",
-        "provisioners",
-        "runtime",
-    ),
-    *("setup", "templates", "tests"),
+    *("ami_kiln_lab.dist-info", "deploy", "devel", "docs", "kiln", "lab", "provisioners"),
+    *("runtime", "setup", "templates", "tests"),
 )
 FILES = ("invoke", "tasks.py", "pyproject.toml", "amis.lock.yaml", "requirements.lock")
 LTS = row("al2023/lts/base/x86_64")

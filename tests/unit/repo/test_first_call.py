@@ -16,8 +16,6 @@ import stat
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -53,8 +51,6 @@ for packages in "$3"/lib/python3*/site-packages; do ln -s PIP "$packages/pip"; d
 touch "$3/bin/pip"
 """
 
-Call = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> str:
     """Write a wheel; the line of a lock that pins it."""
@@ -78,71 +74,76 @@ def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> str:
     return f"{name}=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
 
 
-@pytest.fixture
-def wheels(tmp_path: Path) -> Path:
-    return tmp_path / "wheels"
-
-
-@pytest.fixture
-def checkout(tmp_path: Path, wheels: Path) -> Path:
-    return make_checkout(tmp_path, wheels)
-
-
-def make_checkout(folder: Path, wheels: Path) -> Path:
+class Checkout:
     """A checkout whose locks name two wheels: uv's stand-in, and a project that answers a call."""
-    checkout = folder / "checkout"
-    checkout.mkdir()
-    wheels.mkdir()
-    shutil.copy(ROOT / "invoke", checkout)
-    shutil.copytree(ROOT / "setup", checkout / "setup")
-    start = (ROOT / "setup" / "start.py").read_text()
-    (entry,) = re.findall(r"^from (kiln\.[\w.]+)", start, re.MULTILINE)
-    *packages, module = entry.split(".")
-    files = {"/".join([*packages[: n + 1], "__init__.py"]): "" for n in range(len(packages))}
-    files["/".join([*packages, f"{module}.py"])] = "def main(tasks):\n    print('it runs')\n"
-    lock = wheel(wheels, "project", "1", {**files, "tasks.py": "ns = None\n"})
-    (checkout / "requirements.lock").write_text(lock)
-    script = {"uv-1.data/scripts/uv": STAND_IN_UV.replace("PYTHON", shlex.quote(sys.executable))}
-    (checkout / "setup/uv.lock.txt").write_text(wheel(wheels, "uv", "1", script))
-    return checkout
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.root, self.wheels = home, home / "checkout", home / "wheels"
+        self.venv, self.uv_calls = self.root / ".venv", home / "uv-calls"
+        self.wheels.mkdir()
+        shutil.copytree(ROOT / "setup", self.root / "setup")
+        shutil.copy(ROOT / "invoke", self.root)
+        start = (ROOT / "setup" / "start.py").read_text()
+        (entry,) = re.findall(r"^from (kiln\.[\w.]+)", start, re.MULTILINE)
+        *packages, module = entry.split(".")
+        files = {"/".join([*packages[: n + 1], "__init__.py"]): "" for n in range(len(packages))}
+        files["/".join([*packages, f"{module}.py"])] = "def main(tasks):\n    print('it runs')\n"
+        lock = wheel(self.wheels, "project", "1", {**files, "tasks.py": "ns = None\n"})
+        (self.root / "requirements.lock").write_text(lock)
+        uv = STAND_IN_UV.replace("PYTHON", shlex.quote(sys.executable))
+        pinned = wheel(self.wheels, "uv", "1", {"uv-1.data/scripts/uv": uv})
+        (self.root / "setup/uv.lock.txt").write_text(pinned)
+
+    def invoke(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run ./invoke as a user with the folder of wheels as the package index."""
+        own = ("PIP_", "UV_", "VIRTUAL_ENV", "PYTHON")
+        clean = {name: text for name, text in os.environ.items() if not name.startswith(own)}
+        return subprocess.run(
+            [str(self.root / "invoke"), *arguments],
+            env={
+                **clean,
+                "HOME": str(self.home),
+                "PATH": f"{BASE_PYTHON.parent}:{os.environ['PATH']}",
+                "KILN_PYTHON": "python3",
+                "PIP_NO_INDEX": "1",
+                "PIP_FIND_LINKS": str(self.wheels),
+                "PIP_CONFIG_FILE": os.devnull,
+                "KILN_TEST_UV_CALLS": str(self.uv_calls),
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
-@dataclass(frozen=True)
-class First:
-    """A first call in a checkout: what it printed, how it called uv, and the .venv that it made."""
-
-    done: subprocess.CompletedProcess[str]
-    uv_calls: str
-    venv: Path
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> First:
-    """A first call by a user with umask 000, whose pip has settings of its own."""
-    folder = tmp_path_factory.mktemp("made")
-    wheels = folder / "wheels"
-    checkout = make_checkout(folder, wheels)
+def first(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout after its first call, by a user with umask 000 whose pip has settings."""
+    made = Checkout(tmp_path_factory.mktemp("made"))
     settings = {"PIP_INDEX_URL": "https://index.example/simple", "PIP_TIMEOUT": "77"}
     before = os.umask(0)
     try:
-        done = caller(checkout, wheels, folder / "uv-calls", folder)("list", **settings)
+        done = made.invoke("list", **settings)
     finally:
         os.umask(before)
-    assert done.returncode == 0, done.stderr
-    return First(done, (folder / "uv-calls").read_text(), checkout / ".venv")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "it runs\n", 1), done
+    return made
 
 
-def test_uv_makes_the_venv_and_the_call_goes_on(first: First) -> None:
-    assert first.done.stdout == "it runs\n"
-    assert first.done.stderr.count("\n") == 1
-    assert "pip install" in first.uv_calls
-    # pip's own settings hold for uv.
-    assert "UV_DEFAULT_INDEX=https://index.example/simple" in first.uv_calls
-    assert "UV_HTTP_TIMEOUT=77" in first.uv_calls
-    assert "--no-index" in first.uv_calls
+def test_uv_makes_the_venv_with_pips_settings(first: Checkout) -> None:
+    calls = first.uv_calls.read_text()
+    for words in ("pip install", "UV_DEFAULT_INDEX=https://index.example/simple", "--no-index"):
+        assert words in calls
+    assert "UV_HTTP_TIMEOUT=77" in calls
 
 
-def test_installed_programs_are_writable_by_owner_only(first: First) -> None:
+def test_installed_programs_are_writable_by_owner_only(first: Checkout) -> None:
     """With umask 000: a build in the lab runs them as root."""
     paths = [first.venv, *first.venv.rglob("*")]
     open_ = [path for path in paths if not path.is_symlink() and path.stat().st_mode & 0o022]
@@ -151,9 +152,9 @@ def test_installed_programs_are_writable_by_owner_only(first: First) -> None:
 
 
 @pytest.fixture
-def made(first: First, checkout: Path) -> Path:
+def made(first: Checkout, checkout: Checkout) -> Path:
     """The .venv of the checkout, as an earlier call made it."""
-    return Path(shutil.copytree(first.venv, checkout / ".venv", symlinks=True))
+    return Path(shutil.copytree(first.venv, checkout.venv, symlinks=True))
 
 
 @pytest.fixture
@@ -171,190 +172,114 @@ def quick_venv(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{programs}:{os.environ['PATH']}"}
 
 
-@pytest.fixture
-def uv_calls(tmp_path: Path) -> Path:
-    """Where uv's stand-in writes how it was called."""
-    return tmp_path / "uv-calls"
-
-
-@pytest.fixture
-def invoke(checkout: Path, wheels: Path, uv_calls: Path, tmp_path: Path) -> Call:
-    return caller(checkout, wheels, uv_calls, tmp_path)
-
-
-def caller(checkout: Path, wheels: Path, uv_calls: Path, home: Path) -> Call:
-    """Run the checkout's ./invoke as a user with that folder of wheels as the package index."""
-
-    def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        own = ("PIP_", "UV_", "VIRTUAL_ENV", "PYTHON")
-        clean = {name: text for name, text in os.environ.items() if not name.startswith(own)}
-        return subprocess.run(
-            [str(checkout / "invoke"), *arguments],
-            env={
-                **clean,
-                "HOME": str(home),
-                "PATH": f"{BASE_PYTHON.parent}:{os.environ['PATH']}",
-                "KILN_PYTHON": "python3",
-                "PIP_NO_INDEX": "1",
-                "PIP_FIND_LINKS": str(wheels),
-                "PIP_CONFIG_FILE": os.devnull,
-                "KILN_TEST_UV_CALLS": str(uv_calls),
-                **environment,
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    return call
-
-
-def python_of(path: str, **environment: str) -> str:
-    """The Python that setup/venv.sh makes a .venv with."""
-    found = subprocess.run(
-        ["bash", "-c", "source setup/venv.sh; find_python"],
-        cwd=ROOT,
-        env={"PATH": f"{path}:/usr/bin:/bin", **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return found.stdout.strip()
-
-
-def test_distributions_python_comes_before_path(tmp_path: Path) -> None:
-    usable = "import sys, pip; sys.exit(sys.version_info < (3, 10))"
-    system = subprocess.run(["/usr/bin/python3", "-c", usable], capture_output=True, check=False)
-    on_path = tmp_path / "python3"
-    on_path.symlink_to(BASE_PYTHON)
-    # By its version: an upgrade of the system leaves no .venv of the Python before.
-    expected = on_path if system.returncode else Path("/usr/bin/python3").resolve()
-    assert python_of(str(tmp_path)) == str(expected)
-    assert python_of(str(tmp_path), KILN_PYTHON="python3") == str(on_path)
-
-
 @pytest.mark.parametrize("program", ["/opt/nosuch/python3.13", "old"])
-def test_wrong_kiln_python_is_bad_input(
-    program: str, invoke: Call, checkout: Path, tmp_path: Path
-) -> None:
+def test_wrong_kiln_python_is_bad_input(program: str, checkout: Checkout, tmp_path: Path) -> None:
     python = tmp_path / program
     if program == "old":
         # As Python 3.9 answers the question for its version.
         python.write_text("#!/bin/sh\nexit 1\n")
         python.chmod(0o755)
-    done = invoke("--version", KILN_PYTHON=str(python))
+    done = checkout.invoke("--version", KILN_PYTHON=str(python))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"ami-kiln: KILN_PYTHON is {python}, but ")
-    assert not (checkout / ".venv").exists()
+    assert not checkout.venv.exists()
 
 
-def test_unchanged_lock_installs_nothing(invoke: Call, made: Path, uv_calls: Path) -> None:
+def test_unchanged_lock_installs_nothing(checkout: Checkout, made: Path) -> None:
     before = made.stat().st_ctime_ns
-    done = invoke("list")
+    done = checkout.invoke("list")
     assert (done.stdout, done.stderr) == ("it runs\n", "")
-    assert not uv_calls.exists()
+    assert not checkout.uv_calls.exists()
     assert made.stat().st_ctime_ns == before
 
 
-def test_changed_lock_updates_the_venv(
-    invoke: Call, made: Path, checkout: Path, wheels: Path, uv_calls: Path
-) -> None:
+def test_changed_lock_updates_the_venv(checkout: Checkout, made: Path) -> None:
     python = (made / "bin/python").lstat().st_ino
-    with (checkout / "requirements.lock").open("a") as lock:
-        lock.write(wheel(wheels, "addition", "1", {"addition.py": ""}))
-    assert invoke("list").stdout == "it runs\n"
+    with (checkout.root / "requirements.lock").open("a") as lock:
+        lock.write(wheel(checkout.wheels, "addition", "1", {"addition.py": ""}))
+    assert checkout.invoke("list").stdout == "it runs\n"
     assert list(made.glob("lib/python3*/site-packages/addition.py"))
     assert (made / "bin/python").lstat().st_ino == python
-    assert "venv --quiet" not in uv_calls.read_text()
+    assert "venv --quiet" not in checkout.uv_calls.read_text()
 
 
-def test_venv_whose_python_is_gone_is_made_again(invoke: Call, made: Path) -> None:
+def test_venv_whose_python_is_gone_is_made_again(checkout: Checkout, made: Path) -> None:
     (made / "bin/python").unlink()
     (made / "bin/python").symlink_to("/usr/bin/python3.0")
-    done = invoke("list")
+    done = checkout.invoke("list")
     assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
 
 
-def test_pip_makes_the_venv_without_uv(invoke: Call, quick_venv: dict[str, str]) -> None:
-    done = invoke("list", KILN_TEST_UV_SAYS="error: no such cipher", **quick_venv)
+def test_pip_makes_the_venv_without_uv(checkout: Checkout, quick_venv: dict[str, str]) -> None:
+    done = checkout.invoke("list", KILN_TEST_UV_SAYS="error: no such cipher", **quick_venv)
     assert (done.returncode, done.stdout) == (0, "it runs\n"), done.stderr
     assert "uv cannot be used here; pip makes .venv" in done.stderr
 
 
-def test_uv_that_is_not_the_pinned_one_is_refused(
-    invoke: Call, checkout: Path, wheels: Path, uv_calls: Path
-) -> None:
-    wheel(wheels, "uv", "1", {"uv-1.data/scripts/uv": "#!/bin/sh\necho other\n"})
-    done = invoke("list")
+def test_uv_that_is_not_the_pinned_one_is_refused(checkout: Checkout) -> None:
+    wheel(checkout.wheels, "uv", "1", {"uv-1.data/scripts/uv": "#!/bin/sh\necho other\n"})
+    done = checkout.invoke("list")
     assert done.returncode == 1
     assert "a package does not match its hash in setup/uv.lock.txt" in done.stderr
-    assert not uv_calls.exists()
-    assert not (checkout / ".venv").exists()
+    assert not checkout.uv_calls.exists()
+    assert not checkout.venv.exists()
 
 
 @pytest.mark.usefixtures("made")
 @pytest.mark.parametrize("by", ["uv", "pip"])
 def test_package_with_another_hash_is_refused(
-    by: str, invoke: Call, checkout: Path, wheels: Path, quick_venv: dict[str, str]
+    by: str, checkout: Checkout, quick_venv: dict[str, str]
 ) -> None:
     if by == "uv":
-        (checkout / "requirements.lock").write_text("another==1\n")
-        done = invoke("list", KILN_TEST_UV_SAYS="error: Hash mismatch for `another==1`")
+        (checkout.root / "requirements.lock").write_text("another==1\n")
+        done = checkout.invoke("list", KILN_TEST_UV_SAYS="error: Hash mismatch for `another==1`")
     else:
-        (wheels / "uv-1-py3-none-any.whl").unlink()
-        wheel(wheels, "project", "1", {"changed.py": ""})
-        shutil.rmtree(checkout / ".venv")
-        done = invoke("list", **quick_venv)
+        (checkout.wheels / "uv-1-py3-none-any.whl").unlink()
+        wheel(checkout.wheels, "project", "1", {"changed.py": ""})
+        shutil.rmtree(checkout.venv)
+        done = checkout.invoke("list", **quick_venv)
         # What failed is made again by the next call.
-        assert not (checkout / ".venv/.made-from").exists()
+        assert not (checkout.venv / ".made-from").exists()
     assert (done.returncode, done.stdout) == (1, "")
     assert "a package does not match its hash in requirements.lock" in done.stderr
     assert ("pip makes .venv" in done.stderr) == (by == "pip")
 
 
 def test_index_without_packages_is_named(
-    invoke: Call, wheels: Path, tmp_path: Path, quick_venv: dict[str, str]
+    checkout: Checkout, tmp_path: Path, quick_venv: dict[str, str]
 ) -> None:
-    for file in wheels.iterdir():
+    for file in checkout.wheels.iterdir():
         file.unlink()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    done = invoke("list", TMPDIR=str(scratch), **quick_venv)
+    done = checkout.invoke("list", TMPDIR=str(scratch), **quick_venv)
     assert (done.returncode, done.stdout) == (1, "")
     assert "ami-kiln: pip could not install requirements.lock" in done.stderr
     assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("listing", "environment", "added"),
+    ("listing", "added"),
     [
         # pip's environment overrides its files, and pip's section those for all commands.
         (
             "global.index-url='https://g/'\n:env:.index-url='https://e/'\n"
             "install.index-url='https://i/'",
-            {},
             {"UV_DEFAULT_INDEX": "https://e/"},
         ),
-        # A user's own setting of uv is kept.
-        ("global.index-url='https://g/'", {"UV_DEFAULT_INDEX": "https://mine/"}, {}),
         # All of pip's indexes are searched.
         (
             "global.extra-index-url='https://a/ https://b/'",
-            {},
             {"UV_INDEX": "https://a/ https://b/", "UV_INDEX_STRATEGY": "unsafe-best-match"},
         ),
-        # A folder of wheels that is not there is left out.
-        ("global.find-links='/ /missing https://l/'", {}, {"UV_FIND_LINKS": "/,https://l/"}),
     ],
 )
-def test_uv_gets_pips_settings(
-    listing: str, environment: dict[str, str], added: dict[str, str]
-) -> None:
+def test_uv_gets_pips_settings(listing: str, added: dict[str, str]) -> None:
     options = uv_settings.pip_options(listing)
-    assert uv_settings.uv_environment(options, {"SSL_CERT_FILE": "x", **environment}) == added
+    assert uv_settings.uv_environment(options, {"SSL_CERT_FILE": "x"}) == added
 
 
-def test_no_install_names_python3_venv(invoke: Call, tmp_path: Path) -> None:
+def test_no_install_names_python3_venv(checkout: Checkout, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "python3").write_text(
@@ -364,23 +289,23 @@ def test_no_install_names_python3_venv(invoke: Call, tmp_path: Path) -> None:
     (bare / "apt-get").write_text("#!/bin/sh\nexit 99\n")
     for program in bare.iterdir():
         program.chmod(0o755)
-    done = invoke("list", "--no-install", PATH=f"{bare}:{os.environ['PATH']}")
+    done = checkout.invoke("list", "--no-install", PATH=f"{bare}:{os.environ['PATH']}")
     assert done.returncode == 1
     assert "run: sudo apt-get update && sudo apt-get install -y python3-venv" in done.stderr
 
 
-def test_two_first_calls_make_one_venv(invoke: Call, checkout: Path, uv_calls: Path) -> None:
+def test_two_first_calls_make_one_venv(checkout: Checkout) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as both:
-        calls = [both.submit(invoke, "list") for _ in range(2)]
+        calls = [both.submit(checkout.invoke, "list") for _ in range(2)]
     assert [call.result().stdout for call in calls] == ["it runs\n"] * 2
-    assert uv_calls.read_text().count("pip install") == 1
+    assert checkout.uv_calls.read_text().count("pip install") == 1
 
 
-def test_checkout_of_root_names_sudo(invoke: Call, checkout: Path) -> None:
+def test_checkout_of_root_names_sudo(checkout: Checkout) -> None:
     """As for a user in a checkout of root: the lock of the first call cannot be made there."""
-    (checkout / ".venv.lock").mkdir()
-    done = invoke("list")
+    (checkout.root / ".venv.lock").mkdir()
+    done = checkout.invoke("list")
     assert done.returncode == 1
     assert "run it with sudo" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -42,45 +41,6 @@ def test_machine_without_lab_fails_the_run(runs, monkeypatch: pytest.MonkeyPatch
     answer = testing.test()
     assert (answer["exit_status"], answer["not_run"]) == (1, {"tests/lab": "no root"})
     assert testing.test(lab=False)["exit_status"] == 0
-
-
-@pytest.mark.parametrize(
-    ("how", "marked"),
-    [({}, "-m not all"), ({"everything": True}, ""), ({"quick": True}, "-m not slow")],
-)
-def test_marks_choose_the_tests(runs, how: dict[str, bool], marked: str) -> None:
-    testing.test(**how)
-    called = [call for call in runs if " " in call]
-    assert len(called) == (1 if "quick" in how else 2)
-    assert all(marked in call and ("-m" in call) is bool(marked) for call in called)
-
-
-def test_name_that_no_test_has_is_not_a_success(runs) -> None:
-    runs |= {"tests/unit": 5, "tests/lab": 5}
-    with pytest.raises(KilnError, match="none has 'matrxi' in its name"):
-        testing.test(only="matrxi")
-    runs["tests/lab"] = 0
-    assert testing.test(only="fleet")["exit_status"] == 0
-
-
-@pytest.mark.parametrize(
-    ("files", "allowed"),
-    [
-        ({}, 8),
-        ({"cpu.max": "max 100000\n"}, 8),
-        ({"cpu.max": "150000 100000\n"}, 2),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
-    ],
-)
-def test_cores_are_those_that_a_container_may_use(
-    files: dict[str, str], allowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert testing.cores(tmp_path) == allowed
 
 
 @pytest.mark.slow

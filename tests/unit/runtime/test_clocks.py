@@ -92,13 +92,6 @@ def test_an_nvidia_smi_that_fails_is_a_failure(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith("<3>nvidia-smi failed with 9: NVIDIA-SMI has failed")
 
 
-def test_show_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    smi = Smi(T4)
-    assert clocks.main(["--show"], smi) == 0
-    assert smi.changes == []
-    assert "5001,585 MHz now, 5001,1590 to be set" in capsys.readouterr().out
-
-
 def test_an_auto_boost_that_stays_on_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     entry = instances()["p2.xlarge"]
     smi = Smi((entry.product, entry.pci_device_ids[0], "1000", "1000"))

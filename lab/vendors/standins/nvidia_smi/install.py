@@ -69,18 +69,6 @@ def payload() -> Mapping[str, GuestFile]:
     return MappingProxyType(files)
 
 
-def lay_down(root: Path) -> list[Path]:
-    """Write the payload below a root filesystem; returns the files."""
-    written = []
-    for path, file in payload().items():
-        target = root / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(file.content)
-        target.chmod(file.mode)
-        written.append(target)
-    return written
-
-
 def compose() -> dict[str, Any]:
     """The data files: machines (models, MIG facts), reset_clients, attributes, query_fields."""
     models = _yaml(HERE / "data" / "models.yaml")["models"]
