@@ -30,8 +30,8 @@ def table(root: Path = ROOT) -> str:
     """Return a line per top-level folder: lines of Python, shell and Jinja, number of files."""
     files = scripts.committed(root)
     languages = {
-        "python": scripts.of_language("python", files, root),
-        "shell": scripts.of_language("shell", files, root),
+        "python": scripts.files_in_language("python", files, root),
+        "shell": scripts.files_in_language("shell", files, root),
         "jinja": [file for file in files if file.endswith(".j2")],
     }
     lines: dict[str, Counter[str]] = {}

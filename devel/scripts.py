@@ -23,7 +23,7 @@ _INTERPRETERS = {
 }
 
 
-def of_language(language: str, files: Iterable[str], root: Path = ROOT) -> list[str]:
+def files_in_language(language: str, files: Iterable[str], root: Path = ROOT) -> list[str]:
     """Those of `files` (paths below `root`) that are written in `shell` or `python`."""
     return [file for file in files if _is(language, root / file)]
 
@@ -48,7 +48,7 @@ def _is(language: str, path: Path) -> bool:
 def main(language: str, *words: str) -> int:
     """Run the command before `--` on the files after it; its exit status, 0 without a file."""
     end = words.index("--")
-    files = of_language(language, words[end + 1 :])
+    files = files_in_language(language, words[end + 1 :])
     return subprocess.run([*words[:end], *files], check=False).returncode if files else 0
 
 

@@ -53,7 +53,7 @@ def lint(no_install: bool = False) -> int:
     from devel import testing
 
     with _printing():
-        answer = testing.linters_as_json(testing.lint(install=not no_install))
+        answer = testing.linters_dict(testing.lint(install=not no_install))
     return _ended(answer)
 
 

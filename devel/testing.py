@@ -48,7 +48,7 @@ class Finished:
     output: str
 
 
-def linters_as_json(linters: list[Finished]) -> dict[str, Any]:
+def linters_dict(linters: list[Finished]) -> dict[str, Any]:
     """What the linters found, as `./invoke lint --json` prints it."""
     return {
         "exit_status": int(not all(check.ok for check in linters)),
@@ -61,7 +61,7 @@ def lint(*, install: bool = True) -> list[Finished]:
     needs.ensure("lint", "packer", install=install, say=log)
     python = [sys.executable, "-m"]
     files = scripts.committed()
-    shell = scripts.of_language("shell", files)
+    shell = scripts.files_in_language("shell", files)
     finished = side_by_side(
         {
             # The slowest first, and split in two, to keep both cores busy.
@@ -119,7 +119,7 @@ def test(
             "lab'",
         )
     failed = [status for status in parts.values() if status and not (only and status == _NONE)]
-    answer = linters_as_json(linters)
+    answer = linters_dict(linters)
     answer["exit_status"] |= int(bool(failed or not_run))
     return {**answer, "parts": parts, "not_run": not_run}
 
@@ -129,7 +129,7 @@ def test_changed() -> dict[str, Any]:
     files = changed.changed_files()
     near, far = changed.touched_tests(files)
     log(f"{len(files)} changed files touch {len(near) + len(far)} files of tests/unit")
-    answer = linters_as_json(_quick_linters())
+    answer = linters_dict(_quick_linters())
     parts = {}
     if near:
         parts["next to the change"] = _unit_tests(["-m", "not all"], near)
@@ -249,7 +249,7 @@ def _faulty_pages() -> list[str]:
 
 
 def _ruff(files: list[str], *flags: str) -> dict[str, list[str]]:
-    python = scripts.of_language("python", files)
+    python = scripts.files_in_language("python", files)
     # Ruff finds files by suffix, and takes the others by name.
     chosen = [".", *(file for file in python if not file.endswith(".py"))]
     ruff = [sys.executable, "-m", "ruff"]

@@ -243,11 +243,11 @@ class LabHooks(Hooks):
     def variables(self, recipe: Recipe) -> dict[str, object]:
         """The HCL variables of a bake in this lab."""
         if self.target.vendors == REAL:
-            return _of_the_lab(self.target.endpoint)
+            return _lab_variables(self.target.endpoint)
         hashes = recipe_cache.hashes(recipe)
         if _other_than_running():
             hashes |= control.served_hashes(list(hashes))
-        return {**_of_all_rows(self.target.endpoint), "sha256": hashes}
+        return {**_row_variables(self.target.endpoint), "sha256": hashes}
 
     def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
         """Whether it is the lab or the distribution that lacks a package, and whether this lab may
@@ -330,7 +330,7 @@ def by_hand(lab: Lab) -> Path:
     """
     path = lab.state / "by-hand.pkrvars.json"
     variables = {
-        **_of_all_rows(lab.endpoint),
+        **_row_variables(lab.endpoint),
         "ssh_source_cidrs": [f"{lab.gateway}/32"],
         "sha256": {},
     }
@@ -338,11 +338,11 @@ def by_hand(lab: Lab) -> Path:
     return path
 
 
-def _of_all_rows(endpoint: str) -> dict[str, object]:
-    return {**_of_the_lab(endpoint), "signing_keys": mirror.key_fingerprints()}
+def _row_variables(endpoint: str) -> dict[str, object]:
+    return {**_lab_variables(endpoint), "signing_keys": mirror.key_fingerprints()}
 
 
-def _of_the_lab(endpoint: str) -> dict[str, object]:
+def _lab_variables(endpoint: str) -> dict[str, object]:
     return {
         "custom_endpoint_ec2": endpoint,
         "skip_metadata_api_check": True,

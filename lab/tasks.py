@@ -177,7 +177,7 @@ def clean(bases: bool = False, all: bool = False, force: bool = False) -> None: 
 
     if all:
         done = uninstall.remove_all_labs(force=force, say=log)
-        output(done.as_json(), uninstall.text(done))
+        output(done.to_dict(), uninstall.text(done))
         return
     removed = control.clean(bases=bases, force=force, say=log)
     output({"removed": removed}, *(f"removed {item}" for item in removed or ["nothing"]))

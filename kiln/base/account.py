@@ -268,7 +268,7 @@ class Account(AwsSettings):
                 origins.pop(name, None)
         return self.model_copy(update={**values, "origins": origins})
 
-    def as_json(self) -> dict[str, list[dict[str, str]]]:
+    def to_dict(self) -> dict[str, list[dict[str, str]]]:
         """Setting → its value as text, and where it comes from; of a mapping each entry."""
         found: dict[str, list[dict[str, str]]] = {}
         for name in SETTINGS:
@@ -288,7 +288,7 @@ class Account(AwsSettings):
         """Each setting that is set, as a line: its name, its value, where it comes from."""
         return [
             f"{name} " + ", ".join(f"{part['value']} ({part['from']})" for part in parts)
-            for name, parts in self.as_json().items()
+            for name, parts in self.to_dict().items()
             if name not in without
         ]
 

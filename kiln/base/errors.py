@@ -71,11 +71,11 @@ class Finding:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Finding:
-        """The finding of plain data that `as_json` made."""
+        """The finding of plain data that `to_dict` made."""
         also_at = tuple(Place(**place) for place in data["also_at"])
         return cls(**{**data, "rows": tuple(data["rows"]), "also_at": also_at})
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The finding as plain data, in the order of its fields."""
         plain = asdict(self)
         return {**plain, "rows": list(self.rows), "also_at": list(plain["also_at"])}
@@ -180,7 +180,7 @@ class KilnError(Exception):
         self.place = place
         self.findings = tuple(findings)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The error as plain data: what a task prints with `--json`."""
         data: dict[str, Any] = {
             "message": self.message,
@@ -194,7 +194,7 @@ class KilnError(Exception):
                 "column": self.place.column,
             }
         if self.findings:
-            data["findings"] = [finding.as_json() for finding in self.findings]
+            data["findings"] = [finding.to_dict() for finding in self.findings]
         return data
 
     def __str__(self) -> str:

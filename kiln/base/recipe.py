@@ -213,7 +213,7 @@ class Recipe(Stack):
         stack = self.line.removeprefix(f"{self.distro.id}-").removesuffix(tail)
         return f"{self.distro.id}/{stack}/{self.flavor}/{self.arch}"
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The recipe as plain data; `Recipe.model_validate` reads it."""
         return self.model_dump(mode="json")
 

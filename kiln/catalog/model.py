@@ -136,7 +136,7 @@ class Catalog:
     types: tuple[ServedType, ...] = ()
     schema: int = SCHEMA
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the catalog as plain data, `schema` first."""
         return {"schema": self.schema, **asdict(self)}
 

@@ -76,7 +76,7 @@ def site_files(gathered: Gathered, say: Say) -> Iterator[tuple[str, str]]:
     yield "feed.xml", _feed(catalog)
     yield "data.js", f"window.kilnCatalog = {_script(_data(catalog))};\n"
     yield "catalog.schema.json", catalog_json_schema()
-    yield "catalog.json", json.dumps(catalog.as_json(), indent=1) + "\n"
+    yield "catalog.json", json.dumps(catalog.to_dict(), indent=1) + "\n"
 
     page = partial(render, catalog=catalog, policy=_POLICY, today=catalog.made[:10])
     rows = lines.load_lines()

@@ -126,7 +126,7 @@ def _build(
         require_scripts(recipes)
         planned = plan_builds(recipes, options, target, rebuilt)
         text = "\n\n".join(plan.as_text() for plan in planned)
-        output([plan.as_json() for plan in planned], text)
+        output([plan.to_dict() for plan in planned], text)
         return 0
     from kiln.compat.engine import unconfirmed_of_row
     from kiln.pipeline import build as builds
@@ -142,7 +142,7 @@ def _build(
         *([""] if outcome.built and outcome.failures else []),
         *(f"failed  {error}" for error in dict.fromkeys(outcome.failures.values())),
     ]
-    output([record.as_json() for record in outcome.built], "\n".join(lines))
+    output([record.to_dict() for record in outcome.built], "\n".join(lines))
     return 0 if outcome.succeeded else 1
 
 
@@ -204,7 +204,7 @@ def verify(
             aws_flags=settings.at(place),
             keyword=k,
         )
-    output(judged.as_json(), summary(judged))
+    output(judged.to_dict(), summary(judged))
     if k or ami is None:  # no verdict
         return int(judged.status == "failed" or bool(judged.left))
     return int(not judged.succeeded)

@@ -176,7 +176,7 @@ def run(argv: Sequence[str], tasks: Tasks) -> int:
         refused = error if isinstance(error, KilnError) else _failed(error)
         log(refused, error=True)
         FORMAT.json = "--json" in argv  # also where no task has begun
-        output({"error": refused.as_json()}, indent=None)
+        output({"error": refused.to_dict()}, indent=None)
         FORMAT.json = False
         return refused.exit_status
     return 0

@@ -134,7 +134,7 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     rests_on = {recipe.name: unconfirmed_of_row(recipe) for recipe in recipes}
     return {
         "amis": len(recipes),
-        "findings": [finding.as_json() for finding in findings],
+        "findings": [finding.to_dict() for finding in findings],
         "instance_types": sorted({t for recipe in recipes for t in recipe.target_instance_types}),
         "unconfirmed_facts": len({fact.message for found in rests_on.values() for fact in found}),
         "unconfirmed_by_row": {name: len(found) for name, found in rests_on.items()},
@@ -266,7 +266,7 @@ def preflight(
     with tempfile.TemporaryDirectory(prefix="kiln-preflight-") as folder:
         asked = ask(recipes, Path(folder), whole_files=download, say=log, target=target)
     rows_table = table(answers.HEADINGS, [row.cells() for row in asked])
-    output([row.as_json() for row in asked], rows_table, answers.summary_text(asked))
+    output([row.to_dict() for row in asked], rows_table, answers.summary_text(asked))
     return 0 if all(row.state is State.PUBLISHED for row in asked) else 1
 
 
@@ -307,7 +307,7 @@ def validate(no_install: bool = False) -> int:
     packer = program.find_packer(install=not no_install, say=log)
     results = validation.validate_recipes(recipes, packer)
     rows = [
-        {"name": name, "valid": not found, "findings": [finding.as_json() for finding in found]}
+        {"name": name, "valid": not found, "findings": [finding.to_dict() for finding in found]}
         for name, found in results.items()
     ]
     valid = sum(not found for found in results.values())

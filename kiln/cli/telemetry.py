@@ -116,7 +116,7 @@ def status(instances: Instances, *, sinks: Sinks, place: Place) -> None:
         *missing,
         f"{sum(row.reports for row in rows)} of {len(rows)} instances report",
     )
-    output([row.as_json() for row in rows], *(text if rows else ["no running instance"]))
+    output([row.to_dict() for row in rows], *(text if rows else ["no running instance"]))
 
 
 @task("Telemetry", "fleet.install")

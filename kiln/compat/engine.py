@@ -249,7 +249,7 @@ def check_combination(
     if strict:
         findings = [*map(_strictly, findings), *rests_on]
     return {
-        "findings": [finding.as_json() for finding in findings],
+        "findings": [finding.to_dict() for finding in findings],
         "instance_types": [kind.type for kind in working_types(case)],
         "unconfirmed_facts": len(rests_on),
     }

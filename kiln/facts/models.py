@@ -198,7 +198,7 @@ class DriverBranch(Fact):
     betas: dict[Driver, Day] = {}
 
 
-def _of_their_branch(branches: dict[str, DriverBranch]) -> dict[str, DriverBranch]:
+def _known_branches(branches: dict[str, DriverBranch]) -> dict[str, DriverBranch]:
     for name, branch in branches.items():
         for version in (*branch.versions, *branch.betas):
             if not version.startswith(f"{name}."):
@@ -237,7 +237,7 @@ class VersionUrl(Fact):
 
 
 class Drivers(Table):
-    branches: Annotated[dict[Branch, DriverBranch], AfterValidator(_of_their_branch)]
+    branches: Annotated[dict[Branch, DriverBranch], AfterValidator(_known_branches)]
     architectures: dict[str, Architecture]
     gpus: dict[GpuName, GpuDrivers]
     minimum_kernel: tuple[MinimumKernel, ...]

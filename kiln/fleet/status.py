@@ -90,7 +90,7 @@ class FleetStatus:
         """What is missing, in words."""
         return [f"{what}: {why}" for what, why in self.missing.items()]
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The entry of `fleet.status --json`."""
         state = self.state or MachineState()
         return {

@@ -43,7 +43,7 @@ class Change:
             return "added"
         return "removed" if self.new is None else "changed"
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the change as plain data."""
         return {**asdict(self), "what": self.what}
 
@@ -62,7 +62,7 @@ def compare_images(a: str, b: str) -> dict[str, Any]:
     return {
         "a": a,
         "b": b,
-        "changes": [change.as_json() for change in changes],
+        "changes": [change.to_dict() for change in changes],
         "counts": severity_counts(changes),
         "not_compared": [kind for kind in _OPTIONAL if kind not in recorded],
         "digests": [build.recipe_digest if build else None for build in (build_a, build_b)],
@@ -120,7 +120,7 @@ def _recipe_differences(a: Record | None, b: Record | None) -> dict[str, list[An
     """Return the fields in which two builds' recipes differ, without their place in the matrix."""
     if not a or not b:
         return {}
-    old, new = a.recipe.as_json(), b.recipe.as_json()
+    old, new = a.recipe.to_dict(), b.recipe.to_dict()
     names = sorted(old.keys() - {"row"})
     return {name: [old[name], new[name]] for name in names if old[name] != new[name]}
 

@@ -129,7 +129,7 @@ def render(recipe: Recipe) -> Rendered:
         findings += rendered.environment_problems(step)
     refuse_errors(findings)
     parts = {step.name: _component(step) for step in steps}
-    data = recipe.as_json()
+    data = recipe.to_dict()
     del data["row"]
     files = {
         path: text

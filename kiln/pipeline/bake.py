@@ -57,7 +57,7 @@ def bake(plan: Plan, packer: Packer, draft: Draft, access: Access, stage: Stage,
         launch = left[0]
         output = PackerOutput(plan, packer, stage, draft)
         before = len(draft.launched)
-        given = {**variables, **_of_launch(launch, packer)}
+        given = {**variables, **_launch_variables(launch, packer)}
         result = _run_packer(output, folder, given, access.key_file, stop)
         answer = next(filter(no_capacity, result.errors), "").strip()
         if answer or len(draft.launched) > before:
@@ -156,7 +156,7 @@ def _interface(account: Account, access: Access) -> str:
     return account.ssh_interface or ("private_ip" if inside else "")
 
 
-def _of_launch(launch: Launch, packer: Packer) -> dict[str, str]:
+def _launch_variables(launch: Launch, packer: Packer) -> dict[str, str]:
     """The variables of one try."""
     if launch.reservation and not packer.has_plugins:
         raise KilnError(

@@ -102,7 +102,7 @@ def expectations(
         "clocks": kind.application_clocks,
     }
     return {
-        "recipe": recipe.as_json(),
+        "recipe": recipe.to_dict(),
         "instance_type": instance_type,
         "gpu": gpu or None,
         "target": target_kind,

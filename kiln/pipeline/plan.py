@@ -103,10 +103,10 @@ class Plan:
             "delete temporary resources",
         ]
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The plan as plain data."""
         return {
-            "recipe": self.recipe.as_json(),
+            "recipe": self.recipe.to_dict(),
             "recipe_from": self.recipe_from,
             "recipe_digest": self.recipe_digest,
             "input_digest": self.input_digest,
@@ -118,7 +118,7 @@ class Plan:
             "source_ami": asdict(self.source),
             "instance_type": self.instance_types[0],
             "verify_instance_type": self.verify_instance_type,
-            "aws": self.account.as_json(),
+            "aws": self.account.to_dict(),
             "steps": self.steps,
         }
 

@@ -118,7 +118,7 @@ class Record:
         """Whether it is an aborted or partial (`-k`) verification: the AMI is what it was."""
         return (self.kind, self.status) == ("verify", "unverified")
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The record as plain data, `schema` first."""
         return {"schema": self.schema, **_ADAPTER.dump_python(self, mode="json")}
 
@@ -135,7 +135,7 @@ def write_record(run: Run, record: Record) -> None:
 
 def as_text(record: Record) -> str:
     """A record as its file has it."""
-    return json.dumps(record.as_json(), indent=2) + "\n"
+    return json.dumps(record.to_dict(), indent=2) + "\n"
 
 
 def read_record(path: Path) -> Record:

@@ -67,7 +67,7 @@ def _names(record: Record) -> set[str | None]:
     return {record.run_id, record.ami_id, *record.amis.values()}
 
 
-def of_ami(ami_id: str) -> Record | None:
+def newest_of_ami(ami_id: str) -> Record | None:
     """The record of the build that made an AMI; None if it was not built in this checkout."""
     every = (record for folder in sorted(build_dir().glob("*")) for record in all_of(folder.name))
     builds = (record for record in every if record.kind == "build")

@@ -210,7 +210,7 @@ def known_recipe(
     changed since describes another AMI. Where the recipe is to be read from the image
     (`ON_THE_IMAGE`), it is that of a row whose arch, user and instance type boot the AMI.
     """
-    if built := records.of_ami(ami_id):
+    if built := records.newest_of_ami(ami_id):
         return built.recipe, f"the record of run {built.run_id}"
     row = next((recipe for recipe in recipes if recipe.name == tags[RECIPE]), None)
     if row and recipe_digest(row) == tags.get(RECIPE_DIGEST):

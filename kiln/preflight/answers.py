@@ -87,7 +87,7 @@ class RowAnswer:
         """Return the hosts that did not answer for this row → why."""
         return {a.host: a.detail for a in self.answers if a.state is State.SILENT and a.host}
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the answers as plain data."""
         return {
             "name": self.recipe.name,

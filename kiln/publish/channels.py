@@ -72,7 +72,7 @@ class Release(BaseModel, frozen=True):
         """Return the same AMI in another channel."""
         return self.model_copy(update={"channel": channel, "moved": moved})
 
-    def as_json(self) -> str:
+    def to_json(self) -> str:
         """Return the parameter's value: one line."""
         return json.dumps(self.model_dump(), separators=(",", ":"))
 

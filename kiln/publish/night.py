@@ -195,7 +195,7 @@ def _built(
     for row in rows:
         failure, record = outcome.failures.get(row.name), records.get(row.name)
         why = failure.message if failure else "it was stopped"
-        results[row.name] = _of_record(row, record) if record else _result(row, "failed", why)
+        results[row.name] = _recorded_result(row, record) if record else _result(row, "failed", why)
     return results
 
 
@@ -227,11 +227,11 @@ def finish_night(
         if row.action == "skip":
             ours = record if record and record.ami_id == row.ami_id else None
             if ours or row.name in planned:
-                made = _of_record(row, ours) if ours else result
+                made = _recorded_result(row, ours) if ours else result
                 result = replace(result, action="built", why=planned.get(row.name, row.why))
                 result = replace(result, seconds=made.seconds, checks=made.checks, usd=made.usd)
         elif row.due and record and record.status != "verified":
-            result = _of_record(row, record)
+            result = _recorded_result(row, record)
         results.append(result)
     return results
 
@@ -247,7 +247,7 @@ def _untouched(row: DueRow) -> RowResult:
     return _result(row, "skipped", ami_id=row.ami_id, channel=row.channel, verdict=row.verdict)
 
 
-def _of_record(row: DueRow, record: Record) -> RowResult:
+def _recorded_result(row: DueRow, record: Record) -> RowResult:
     """Return what the record of a build says of its row."""
     checks, seconds = record.checks, record.seconds
     counts = f"{checks.passed} passed, {checks.failed} failed" if checks else None

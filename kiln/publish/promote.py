@@ -121,7 +121,7 @@ def move_one(
     with aws.explained(f"{channel} of {line} could not be moved in {region}"):
         # First, so that an id never stands without its description.
         name = channels.release_parameter(line, channel)
-        channels.put_parameter(target, tags, name, release.as_json())
+        channels.put_parameter(target, tags, name, release.to_json())
         if now and now.image_id == image_id:
             return True
         name, kind = channels.image_parameter(line, channel), {"DataType": "aws:ec2:image"}

@@ -70,7 +70,7 @@ def error(family: str, line: str, code: str, text: str) -> Answer:
     return _answer(line, "text/xml", f'<?xml version="1.0" encoding="UTF-8"?>\n{xml}'.encode())
 
 
-def of_json(content: Any, status: str = "200 OK", kind: str = "application/json") -> Answer:
+def json_answer(content: Any, status: str = "200 OK", kind: str = "application/json") -> Answer:
     """An answer of the lab itself, or of a service that speaks JSON."""
     return _answer(status, kind, json.dumps(content).encode())
 

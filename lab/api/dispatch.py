@@ -100,15 +100,15 @@ class Api:
             return self._admin(call)
         if call.form and (fault := self.faults.take(call.action, dict(call.form))):
             return _injected(fault, call)
-        return self._of_service(call)
+        return self._service_answer(call)
 
-    def _of_service(self, call: Call) -> Answer:
+    def _service_answer(self, call: Call) -> Answer:
         if call.service in _REFUSED_SERVICES or (
             call.service in _REFUSED_CALLS and call.action in _REFUSED_CALLS[call.service]
         ):
             return _unsupported(call)
         try:
-            answer = self.own(call) or self._of_moto(call)
+            answer = self.own(call) or self._moto_answer(call)
         except Exception as error:
             return _unsupported(call, error)
         # Some of moto's have no type, such as S3's to HeadObject.
@@ -116,7 +116,7 @@ class Api:
         is_page = is_page and answer.body.lstrip()[:5].lower() in (b"<!doc", b"<html")
         return _unsupported(call) if is_page and answer.status[0] in "45" else answer
 
-    def _of_moto(self, call: Call) -> Answer:
+    def _moto_answer(self, call: Call) -> Answer:
         if call.target:
             # moto reads a body of JSON as a form too unless there is a query: a line of a log with
             # `&Action=DeleteLogGroup&logGroupName=g&` would be that call.
@@ -131,8 +131,8 @@ class Api:
             said = self.admin(call.path.removeprefix("/_lab/"), json.loads(call.body or b"{}"))
         except (KeyError, ValueError, TypeError, RecursionError) as error:
             why = {"error": str(error.args[0] if error.args else error)}
-            return answers.of_json(why, "400 Bad Request")
-        return answers.of_json(said)
+            return answers.json_answer(why, "400 Bad Request")
+        return answers.json_answer(said)
 
 
 def _injected(fault: Fault, call: Call) -> Answer:

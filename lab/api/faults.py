@@ -80,7 +80,7 @@ class Faults:
         with self._lock:
             return list(self._calls)
 
-    def as_json(self) -> list[dict[str, Any]]:
+    def to_dict(self) -> list[dict[str, Any]]:
         """The remaining failures as plain data."""
         with self._lock:
             return [asdict(fault) for fault in self._open]

@@ -77,11 +77,11 @@ def serve(lab: Lab) -> None:
     from lab.moto import backends, buckets, metadata, role_sessions
     from lab.moto.ec2 import consistency
     from lab.moto.machines import Machines
-    from lab.rootfs import of_guest
+    from lab.rootfs import guest_root
     from lab.vendors import mirror
 
     ordered, base_lock, kind_of_vendors = Faults(), threading.Lock(), vendors.wanted()
-    machines = Machines(lab, public, of_guest.finder(kind_of_vendors, base_lock), ordered)
+    machines = Machines(lab, public, guest_root.finder(kind_of_vendors, base_lock), ordered)
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
     callers = Callers(session_token.ensure(lab), role_sessions.is_valid, [lab.gateway])
@@ -165,7 +165,7 @@ class _Admin:
             return {url: mirror.sha256(url) for url in body["urls"] if mirror.find(str(url))}
         if path == "faults":
             self._faults.order(faults.Fault(**body))
-            return self._faults.as_json()
+            return self._faults.to_dict()
         if path == "faults/clear":
             self._faults.clear()
             return []
@@ -205,7 +205,7 @@ class _Admin:
                 {"id": image.id, "name": image.name, "ssm_parameters": image.parameters}
                 for image in self._machines.public.values()
             ],
-            "faults": self._faults.as_json(),
+            "faults": self._faults.to_dict(),
             "calls": self._faults.calls(),
         }
 

@@ -41,7 +41,7 @@ class Uninstalled:
     folders: tuple[Path, ...]
     labs: tuple[str, ...]
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The same as plain data."""
         folders = list(map(str, self.folders))
         left = {"packages": list(self.packages), "folders": folders, "labs": list(self.labs)}

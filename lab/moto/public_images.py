@@ -102,10 +102,10 @@ def _file() -> dict[str, Any]:
 
 @cache
 def _images() -> tuple[PublicImage, ...]:
-    return tuple(image for entry in _file()["images"] for image in _of_entry(entry))
+    return tuple(image for entry in _file()["images"] for image in _entry_images(entry))
 
 
-def _of_entry(entry: dict[str, Any]) -> Iterator[PublicImage]:
+def _entry_images(entry: dict[str, Any]) -> Iterator[PublicImage]:
     each: dict[str, list[str]] = entry.get("each", {})
     for arch, *values in itertools.product(entry["arches"], *each.values()):
         words = {"arch": arch, "deb_arch": DEB_ARCH[arch], "uname_arch": UNAME_ARCH[arch]}

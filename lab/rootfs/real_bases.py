@@ -39,7 +39,7 @@ def find(distro_id: str, arch: str) -> Path | None:
     return bases.ensure(distro_id, arch) if _is_hosts(distro_id) else None
 
 
-def of_guest(distro_id: str, arch: str) -> Path:
+def guest_root(distro_id: str, arch: str) -> Path:
     """What a guest boots from. Parents of flavors, and distributions that no build with the real
     vendors has asked for, are the lab's."""
     own = find(distro_id, arch) if distro_id in bases.ids() else None

@@ -35,7 +35,7 @@ _PYTHON_MODULES, _PYTHONS_OWN = "/usr/lib/python3/dist-packages", "/usr/share/py
 def ensure(home: Path, arch: str, family: str, say: Progress) -> Path:
     """The tree for a family of distributions (al or debian) below `home`, made when missing."""
     common = _common(home, arch, say)
-    tree = _of_family(common, family)
+    tree = _add_family(common, family)
     prune.use(common, tree)
     return tree
 
@@ -134,7 +134,7 @@ def without_syncs(hook: Path = _EATMYDATA) -> list[str]:
     return [f"--extract-hook={hook}", f"--customize-hook={undo}"]
 
 
-def _of_family(tree: Path, family: str) -> Path:
+def _add_family(tree: Path, family: str) -> Path:
     """The tree for `family`: distributions with apt get one without the tools of the al family."""
     if family == "al":
         return tree

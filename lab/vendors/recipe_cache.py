@@ -33,7 +33,7 @@ def hashes(recipe: Recipe) -> dict[str, str]:
 
 def _note(recipe: Recipe) -> Path:
     """Where it is noted; the name says what the files are made from."""
-    of = [origin.started_from(), mirror.key_fingerprints(), recipe.as_json()]
+    of = [origin.started_from(), mirror.key_fingerprints(), recipe.to_dict()]
     key = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:12]
     return settings.current().shared / "mirror" / "prepared" / f"{recipe.name}.{key}.json"
 

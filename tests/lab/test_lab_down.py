@@ -126,9 +126,9 @@ def test_what_up_prints_makes_any_aws_client_talk_to_the_lab(
         assert int(done.stdout) > 0
     again = call("lab.up", "--json")
     assert again.returncode == 0, again.stderr
-    as_json = json.loads(again.stdout)
-    assert as_json["AWS_ENDPOINT_URL"] == own.endpoint
-    assert as_json["AWS_SESSION_TOKEN"] in running.ups[0].stdout
+    to_dict = json.loads(again.stdout)
+    assert to_dict["AWS_ENDPOINT_URL"] == own.endpoint
+    assert to_dict["AWS_SESSION_TOKEN"] in running.ups[0].stdout
 
 
 def test_logs_and_shell_reach_the_only_running_guest(

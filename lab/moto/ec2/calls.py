@@ -33,7 +33,7 @@ class Request:
     def region(self) -> str:
         return str(self.backend.region_name)
 
-    def of_moto(self) -> Any:
+    def moto_answer(self) -> Any:
         """moto's own answer to the call, with the parameters that `response.params` has now."""
         if self.moto is None:
             raise NotImplementedError(self.call)

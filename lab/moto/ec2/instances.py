@@ -55,7 +55,7 @@ def _delete_group(request: Request) -> Any:
         groups = [*instance.security_groups, *(instance.nics[0].group_set if instance.nics else [])]
         if instance.state != "terminated" and sg.id in {group.id for group in groups}:
             raise error("DependencyViolation", f"resource {sg.id} has a dependent object")
-    return request.of_moto().result
+    return request.moto_answer().result
 
 
 def launch_spot(spot: Any) -> Any:

@@ -46,7 +46,7 @@ def _run(request: Request) -> Any:
     # As many as there is capacity for: here, all. moto makes as many as the least.
     response.params = parameters | {"MinCount": most}
     reservation_id = capacity_reservations.check_launch(request, most)
-    made: ActionResult = request.of_moto()
+    made: ActionResult = request.moto_answer()
     for instance in made.result.instances if reservation_id else []:
         instance.capacity_reservation_id = reservation_id
     return made.result
@@ -83,7 +83,7 @@ def run(
 ) -> Any:
     """Launch by moto's `run_instances`, with what EC2 checks and fills in."""
     by_call = instance_profiles.named(named)
-    template = _of_template(backend, named)
+    template = _template_arguments(backend, named)
     image_id = _resolved(backend, image_id or template.pop("image_id", ""))
     named |= {name: value for name, value in template.items() if name != "image_id"}
     ami = _may_be_launched(backend, image_id)
@@ -102,7 +102,7 @@ def run(
     return reservation
 
 
-def _of_template(backend: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+def _template_arguments(backend: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a launch that moto does not take from its launch template.
 
     moto takes the image too late for its own check and for the lab, and no metadata options.

@@ -19,7 +19,7 @@ def _new(request: Request) -> dict[str, Any]:
     check_user_data(
         (request.parameters.get("LaunchTemplateData") or {}).get("UserData"), _MALFORMED
     )
-    result: dict[str, Any] = request.of_moto().result
+    result: dict[str, Any] = request.moto_answer().result
     return result
 
 
@@ -38,5 +38,5 @@ def _new_version(request: Request) -> dict[str, Any]:
         source = template.get_version(parameters["SourceVersion"])
         data = {**source.data, **(parameters.get("LaunchTemplateData") or {})}
         request.response.params = {**parameters, "LaunchTemplateData": data}
-    result: dict[str, Any] = request.of_moto().result
+    result: dict[str, Any] = request.moto_answer().result
     return result

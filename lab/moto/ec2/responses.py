@@ -166,7 +166,7 @@ def _answering(call: str, moto: Method | None) -> Method:
     """Return the method that answers a call, from moto's own (None where it has none)."""
     own = calls.OWN.get(call)
 
-    @functools.wraps(moto or _of_nobody)
+    @functools.wraps(moto or _not_implemented)
     def answer(response: Any) -> Any:
         parameters = dict(response.params or {})
         ids.check(call, parameters)
@@ -201,17 +201,17 @@ def _answering(call: str, moto: Method | None) -> Method:
             result = own.handler(request)
             return EmptyResult() if result is None else ActionResult(result)
         if moto:
-            return _of_moto(call, moto, response, parameters)
+            return _moto_answer(call, moto, response, parameters)
         raise NotImplementedError(call)
 
     return answer
 
 
-def _of_nobody(response: Any) -> Any:
+def _not_implemented(response: Any) -> Any:
     raise NotImplementedError
 
 
-def _of_moto(call: str, moto: Method, response: Any, parameters: dict[str, Any]) -> Any:
+def _moto_answer(call: str, moto: Method, response: Any, parameters: dict[str, Any]) -> Any:
     """moto's answer, whole: without the page, and the filters that the lab evaluates."""
     hidden = {"MaxResults", "NextToken"} if pages.result_key(call) else set()
     if call in filters.LISTS:

@@ -140,7 +140,7 @@ def message(command: Command, invocation: Invocation) -> dict[str, Any]:
 def reply(command: Command, instance_id: str, result: dict[str, Any]) -> None:
     """Take what an agent says of one step, or of the whole invocation."""
     with command.lock:
-        invocation = of_instance(command, instance_id)
+        invocation = instance_invocation(command, instance_id)
         if invocation.status in FINAL:
             return
         number = result.get("Step")
@@ -155,7 +155,7 @@ def reply(command: Command, instance_id: str, result: dict[str, Any]) -> None:
         plugin.started, plugin.ended = float(result["Started"]), float(result["Ended"])
 
 
-def of_instance(command: Command, instance_id: str) -> Invocation:
+def instance_invocation(command: Command, instance_id: str) -> Invocation:
     """A command's invocation. Raises SsmError."""
     for invocation in command.invocations:
         if invocation.instance_id == instance_id:

@@ -56,10 +56,10 @@ class Manager:
         if call.target not in self._calls and call.target not in self._of_agents:
             return None
         try:
-            return answers.of_json(self._answer(call, _read(call.body)) or {}, kind=_JSON)
+            return answers.json_answer(self._answer(call, _read(call.body)) or {}, kind=_JSON)
         except SsmError as error:
             refusal = {"__type": error.code, "message": error.message}
-            return answers.of_json(refusal, "400 Bad Request", _JSON)
+            return answers.json_answer(refusal, "400 Bad Request", _JSON)
 
     def _answer(self, call: Call, request: Request) -> Any:
         if call.target in self._calls:

@@ -29,7 +29,7 @@ def test_malformed_yaml_names_its_place(text: str, message: str) -> None:
         yaml_files.parse_yaml(text, "f.yaml")
     assert caught.value.message.startswith(message)
     assert "\n" not in caught.value.message
-    assert caught.value.as_json()["file"] == "f.yaml"
+    assert caught.value.to_dict()["file"] == "f.yaml"
     assert caught.value.exit_status == 2
 
 

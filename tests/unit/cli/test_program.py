@@ -21,7 +21,7 @@ from tests.unit.records import a_record
 
 pytestmark = pytest.mark.slow
 FINDING = Finding("error", "DRV-1", "too old", rows=("al2",), file="amis.yaml", line=7)
-FOUND = json.loads(json.dumps(FINDING.as_json()))
+FOUND = json.loads(json.dumps(FINDING.to_dict()))
 # An error; what a person reads; what --json has beside it.
 ERRORS: list[tuple[BaseException, str, dict[str, Any]]] = [
     (KilnError("wrong", hint="do"), "wrong\n  do\n", {"hint": "do", "exit_status": 2}),
@@ -180,7 +180,7 @@ def test_path_means_where_the_caller_is(tmp_path: Path) -> None:
     folder = tmp_path / "mine" / "al2-510.47.03-cuda11.6-base-x86_64" / "20261121T000000Z-aaaa"
     folder.mkdir(parents=True)
     record = a_record(status="verified", ami_id="ami-0abc0abc")
-    (folder / "record.json").write_text(json.dumps(record.as_json()))
+    (folder / "record.json").write_text(json.dumps(record.to_dict()))
     assert "verified ami-0abc0abc" in invoke(tmp_path, "list", KILN_BUILD_DIR="mine")[1]
 
 

@@ -46,7 +46,7 @@ def test_accepted_warning_is_no_error_with_strict(tmp_path: Path) -> None:
     findings = checked(tmp_path, DRV, OS)
     assert levels(findings) == {"DRV-EOL": "accepted", "OS-EOL": "accepted"}
     assert findings[0].hint == "accepted until 2027-03-31: the cluster moves in March"
-    answer = {"findings": [f.as_json() for f in findings], "instance_types": [], "amis": 1}
+    answer = {"findings": [f.to_dict() for f in findings], "instance_types": [], "amis": 1}
     text = findings_text({**answer, "unconfirmed_facts": 0})
     assert text.splitlines()[:2] == [
         "1 AMIs: valid (0 errors, 0 warnings)",

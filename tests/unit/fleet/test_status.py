@@ -127,7 +127,7 @@ def test_200_instances_are_asked_for_in_pages(monkeypatch: pytest.MonkeyPatch) -
     calls, rows = asked(monkeypatch, online=IDS)
     assert calls["send_command"] == calls["list_command_invocations"] == 4, "50 at once"
     assert calls.total() == 11 + 8
-    shown = [row.as_json() for row in rows]
+    shown = [row.to_dict() for row in rows]
     assert {(row["driver"], row["configuration"], *row["missing"]) for row in shown} == {
         ("580.1", "AMI Kiln's image")
     }

@@ -116,7 +116,7 @@ def builds(tmp_path, monkeypatch):
 
     def write(name, versions=INFO, mig_config=None, **more):
         record = a_record(versions=versions, **more)
-        data = record.as_json()
+        data = record.to_dict()
         data["recipe"]["mig_config"] = mig_config
         (tmp_path / name).write_text(json.dumps(data))
 

@@ -51,7 +51,7 @@ def test_the_bill_of_a_build_has_the_time_of_its_bake():
 def test_a_build_and_a_file_are_found_by_name(tmp_path):
     build, info = tmp_path / "record.json", tmp_path / "version-info.json"
     recipe = RECIPE.changed(name="the-row")
-    build.write_text(json.dumps(a_record(versions=INFO, recipe=recipe).as_json()))
+    build.write_text(json.dumps(a_record(versions=INFO, recipe=recipe).to_dict()))
     info.write_text(json.dumps(INFO))
     names = [
         json.loads(image_sbom(str(path)))["metadata"]["component"]["name"] for path in (build, info)

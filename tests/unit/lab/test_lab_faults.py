@@ -25,7 +25,7 @@ def ask(body: bytes) -> tuple[str, Any]:
 
     def admin(path: str, asked: Any) -> Any:
         ordered.order(Fault(**asked))
-        return ordered.as_json()
+        return ordered.to_dict()
 
     answer = []
     environ = {

@@ -190,7 +190,7 @@ def test_hashes_are_locked_from_a_record(tmp_path, locked, monkeypatch, capsys):
     record = a_record(run_id=RUN, versions={"downloads": downloads(PLUGIN, "a" * 64)})
     folder = tmp_path / "build" / "al2-classic" / RUN
     folder.mkdir(parents=True)
-    (folder / "record.json").write_text(json.dumps(record.as_json()))
+    (folder / "record.json").write_text(json.dumps(record.to_dict()))
     assert tasks.lock.body.__wrapped__(update=False, from_=RUN) == 0
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
     assert artifact(locked, PLUGIN)["source"] == f"seen by run {RUN}"

@@ -141,7 +141,7 @@ IMAGES = {
     "plain": expected(PLAIN, None),
     "no clocks": expected(FULL, {"clocks": None}),
     "looked at": expected(FULL, exercise=False),
-    "debian": expected(row("debian12/debian/base/x86_64").as_json()),
+    "debian": expected(row("debian12/debian/base/x86_64").to_dict()),
 }
 CHOOSE = """import json, sys, pytest
 class Choose:

@@ -23,7 +23,7 @@ ROW = load_recipes()[0]
 def of_today(**more: Any) -> Record:
     """The record of a build by this checkout, as it is read from its file."""
     record = a_record(**{"recipe": ROW, "recipe_digest": recipe_digest(ROW), **more})
-    return parse_record(json.loads(json.dumps(record.as_json())), "record.json")
+    return parse_record(json.loads(json.dumps(record.to_dict())), "record.json")
 
 
 def refusal(record: Record) -> KilnError:
@@ -35,7 +35,7 @@ def refusal(record: Record) -> KilnError:
 
 def test_recipe_of_a_record_is_the_baked_one() -> None:
     recipe = plan.require_rebuildable(of_today())
-    assert recipe.as_json() == ROW.as_json()
+    assert recipe.to_dict() == ROW.to_dict()
     assert recipe.digest() == ROW.digest()
 
 
@@ -61,6 +61,6 @@ def test_rebuild_has_the_parent_of_the_record(monkeypatch: pytest.MonkeyPatch) -
     assert made.input_digest == plan.input_digest(
         recipe_digest(ROW), "ami-0fedcba9876543210", ROW.package_snapshot
     )
-    assert made.as_json()["input_digest"] == made.input_digest
+    assert made.to_dict()["input_digest"] == made.input_digest
     assert made.input_digest in made.as_text()
     assert made.recipe_digest in made.as_text()

@@ -78,9 +78,9 @@ def test_build_is_found_by_file_ami_run_and_name() -> None:
     assert records.find_record("ami-00000009").kind == "verify"
     with pytest.raises(KilnError, match="No such file"):
         records.find_record("nowhere.json")
-    made = records.of_ami("ami-00000002")
+    made = records.newest_of_ami("ami-00000002")
     assert made and made.run_id == first
-    assert records.of_ami("ami-00000009") is None
+    assert records.newest_of_ami("ami-00000009") is None
 
 
 def test_folder_of_running_machines_is_no_row(build_dir: Path) -> None:
@@ -187,9 +187,9 @@ def test_version_info_lists_upgradable_packages(info: dict[str, Any]) -> None:
 @of_this_machine
 def test_schema_describes_what_is_written(info: dict[str, Any]) -> None:
     AS_PUBLISHED.check_schema(PUBLISHED)
-    AS_PUBLISHED.validate(json.loads(json.dumps(a_record(versions=info).as_json())))
+    AS_PUBLISHED.validate(json.loads(json.dumps(a_record(versions=info).to_dict())))
     for recipe in load.load_recipes():
-        data = a_record(recipe=recipe, versions=few(info)).as_json()
+        data = a_record(recipe=recipe, versions=few(info)).to_dict()
         AS_PUBLISHED.validate(json.loads(json.dumps(data)))
     described = PUBLISHED["$defs"]["VersionInfo"]
     assert set(info) == set(described["properties"])
@@ -215,7 +215,7 @@ def few(info: dict[str, Any]) -> dict[str, Any]:
 def test_damaged_record_does_not_fit_the_schema(
     info: dict[str, Any], path: tuple[str | int, ...], value: Any
 ) -> None:
-    data = json.loads(json.dumps(a_record(versions=few(info)).as_json()))
+    data = json.loads(json.dumps(a_record(versions=few(info)).to_dict()))
     AS_PUBLISHED.validate(data)
     part = data
     for key in path[:-1]:

@@ -68,7 +68,7 @@ def record_here(build_dir: Path, recipe: Recipe) -> str:
     folder = build_dir / ROW.name / "20261121T000001Z-aaaa"
     folder.mkdir(parents=True)
     built = a_record(recipe=recipe, ami_id=AMI, amis={"us-east-1": AMI})
-    (folder / "record.json").write_text(json.dumps(built.as_json()))
+    (folder / "record.json").write_text(json.dumps(built.to_dict()))
     return built.run_id
 
 
@@ -105,7 +105,7 @@ def test_recipe_on_image_is_read_whole(tmp_path: Path, monkeypatch: pytest.Monke
     said = OLD.model_dump(mode="json", exclude={"row"})
     monkeypatch.setattr(Machine, "read_json", lambda *_: said)
     recipe = verify.recipe_on(machine, AMI)
-    assert recipe.as_json() == {**said, "row": recipe.row.model_dump()}
+    assert recipe.to_dict() == {**said, "row": recipe.row.model_dump()}
     assert recipe.row.file == f"/etc/kiln/recipe.json on {AMI}"
     for wrong, says in (
         (None, f"{AMI} has no readable /etc/kiln/recipe.json"),

@@ -86,7 +86,7 @@ WRONG = {
     "not JSON": (b"\xff{", "not a JSON record"),
     "another shape": (b'{"schema": 2}', "not a record of a run: `run_id`"),
     "a filter of EC2 as id": (
-        json.dumps({**a_record().as_json(), "run_id": RUN, "ami_id": "*"}).encode(),
+        json.dumps({**a_record().to_dict(), "run_id": RUN, "ami_id": "*"}).encode(),
         "`ami_id`: '*' is not an AMI's id",
     ),
     "another run": (record.as_text(a_record(run_id=RUN[:-1] + "b")).encode(), "another run's"),
@@ -160,7 +160,7 @@ def a_night(bake: Bake) -> str:
 def moved_to_tonight(shelf: RecordsBucket) -> None:
     """The bucket has the record with a run id of this night."""
     made = records.all_of(RECIPE.name)[0]
-    data = {**made.as_json(), "run_id": f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-aaaa"}
+    data = {**made.to_dict(), "run_id": f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-aaaa"}
     shelf.keep(record.parse_record(data, "x"))
 
 

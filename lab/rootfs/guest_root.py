@@ -1,7 +1,7 @@
 """What a guest boots from, in a lab whose code may have changed since it was started.
 
 A base is named after a digest of the files on the disk, so a process that runs older code must not
-make one: `python -m lab.rootfs.of_guest DISTRO ARCH stand-ins` (or real) does, and prints its path.
+make one: `python -m lab.rootfs.guest_root DISTRO ARCH stand-ins` (or real) does, and prints where.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def finder(kind_of_vendors: str, lock: threading.Lock) -> Callable[[str, str], P
 
 def _ensure(distro: str, arch: str, kind_of_vendors: str) -> Path:
     if kind_of_vendors == REAL:
-        return real_bases.of_guest(distro, arch)
+        return real_bases.guest_root(distro, arch)
     return bases.ensure(distro, arch)
 
 
 def _by_new_process(*words: str) -> Path:
-    command = [sys.executable, "-m", "lab.rootfs.of_guest", *words]
+    command = [sys.executable, "-m", "lab.rootfs.guest_root", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise operation_failed(done.stderr.strip())
