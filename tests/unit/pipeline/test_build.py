@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,3 +97,26 @@ def test_row_that_crashes_keeps_the_outcome_of_the_others(monkeypatch: pytest.Mo
     assert (outcome.built, outcome.succeeded) == ((good,), False)
     assert list(outcome.failures) == [ROWS[0].name]
     assert "TypeError: got multiple values" in failures[0].message
+
+
+COUNT = """
+import contextlib, io, sys
+import tasks
+from kiln.cli import main
+with contextlib.redirect_stdout(io.StringIO()):
+    main.run(["./invoke", "build", "--name", sys.argv[1], "--target", "lab", "--dry-run"], tasks.ns)
+names = [n for n, module in sys.modules.items() if n.startswith("kiln.")]
+print(*sorted(n for n in names if not hasattr(sys.modules[n], "__path__")))
+"""
+
+
+@pytest.mark.slow
+def test_build_runs_through_few_modules(tmp_path: Path) -> None:
+    environment = {**os.environ, "KILN_LAB_STATE": str(tmp_path), "KILN_LAB_INDEX": "54"}
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT, ROWS[0].name],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    names = done.stdout.split()
+    assert "kiln.pipeline.plan" in names
+    assert len(names) <= 60, "\n".join(names)
