@@ -123,6 +123,17 @@ def test_render_writes_what_is_stale_and_nothing_else(folder: Path, recipes: lis
     assert {path.name for path in folder.iterdir()} == {"shared", kept.line}
 
 
+def test_link_in_the_place_of_a_file_is_not_followed(folder: Path, recipes: list[Recipe]) -> None:
+    write_all(recipes[:1])
+    (file,) = folder.glob("*/recipe.pkr.hcl")
+    elsewhere = folder.parent / "mine.hcl"
+    elsewhere.write_text("mine")
+    file.unlink()
+    file.symlink_to(elsewhere)
+    write_all(recipes[:1])
+    assert (elsewhere.read_text(), file.is_symlink()) == ("mine", False)
+
+
 def test_files_of_the_user_stay(folder: Path, recipes: list[Recipe]) -> None:
     write_all(recipes[:2])
     notes = folder / recipes[0].line / "mine.auto.pkrvars.hcl"
