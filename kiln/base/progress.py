@@ -43,7 +43,7 @@ class Progress:
         self._is_needed = True
         self.seconds: dict[str, float] = {}
 
-    def needs_no_reader(self) -> None:
+    def tolerate_closed_output(self) -> None:
         """Go on from now on when nobody reads this any more: a clean-up must not end for that."""
         self._is_needed = False
 

@@ -151,8 +151,8 @@ def make_catalog(
     from kiln.publish.lines import line_settings
 
     recipes = load.load_recipes()
-    if shelf := records.shelf(target):
-        shelf.fetch_newest([recipe.name for recipe in recipes], log, each=10)
+    if bucket := records.open_bucket(target):
+        bucket.fetch_newest([recipe.name for recipe in recipes], log, each=10)
     gathered = gather_catalog(target, recipes, line_settings(), regions, log)
     write_site(site_files(gathered, log), folder)
     if url:

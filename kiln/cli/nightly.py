@@ -94,8 +94,8 @@ def nightly(
         )
 
     def publish(line: Line, ami_id: str) -> Publication:
-        shelf, boot = records.shelf(target, line.recipe), smoke_test(install=install)
-        return publish_built(line, ami_id, target, shelf=shelf, smoke_test=boot, say=log)
+        bucket, boot = records.open_bucket(target, line.recipe), smoke_test(install=install)
+        return publish_built(line, ami_id, target, bucket=bucket, smoke_test=boot, say=log)
 
     with target.hooks.in_use("a night"):
         if target.hooks.gone():
@@ -175,7 +175,7 @@ def _end(
     from kiln.publish.night import finish_night, newest_builds, plan_night
 
     rows, recipes = plan_night(lines, target), [line.recipe for line in lines]
-    newest = newest_builds(recipes, lambda recipe: records.shelf(target, recipe), log)
+    newest = newest_builds(recipes, lambda recipe: records.open_bucket(target, recipe), log)
     return report.show(finish_night(rows, planned, newest), target, records)
 
 
@@ -186,11 +186,11 @@ def commands_of(rows: Sequence[DueRow], target: Target, records: RecordSettings)
     commands = {}
     for row in (row for row in rows if row.due):
         where = f"--target {target.kind} --region {target.region}"
-        if shelf := records.shelf(target, row.line.recipe):
-            where += f" --records-bucket {shelf.bucket}"
+        if bucket := records.open_bucket(target, row.line.recipe):
+            where += f" --records-bucket {bucket.bucket}"
         if row.ami_id:
             command = f"./invoke publish --name {row.name} --ami {row.ami_id} {where}"
-            kept = shelf.fetch_row(row.name, log) if shelf else ()
+            kept = bucket.fetch_row(row.name, log) if bucket else ()
             shared = [build for build in all_of(row.name) if build.run_id in kept]
             if all(build.ami_id != row.ami_id or build.status != "verified" for build in shared):
                 command = f"./invoke verify --ami {row.ami_id} {where} && {command}"

@@ -103,7 +103,7 @@ class Settings(Flags, dict[str, str]):
         """Return the settings with the region that was typed."""
         return {**self, **({"region": place.region} if place.region else {})}
 
-    def shelf(
+    def open_bucket(
         self, target: Target | None = None, recipe: Recipe | None = None
     ) -> RecordsBucket | None:
         """Return the records' bucket that flags, environment, row or `defaults` name, if any.
@@ -124,15 +124,15 @@ class Settings(Flags, dict[str, str]):
     def fetch_builds(self, *names: str) -> None:
         """Fetch the records of these builds that are not here: `find_record` then finds them."""
         builds = [name for name in names if not name.endswith(".json") and not Path(name).is_file()]
-        if builds and (shelf := self.shelf()):
+        if builds and (bucket := self.open_bucket()):
             for name in builds:
-                shelf.fetch_named(name, log)
+                bucket.fetch_named(name, log)
 
     def fetch_newest(self, rows: Sequence[str]) -> None:
         """Fetch the newest record of each row, if AWS answers."""
         try:
-            if shelf := self.shelf():
-                shelf.fetch_newest(rows, log)
+            if bucket := self.open_bucket():
+                bucket.fetch_newest(rows, log)
         except KilnError as error:
             if error.exit_status == 2:
                 raise

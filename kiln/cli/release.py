@@ -54,8 +54,8 @@ def publish(
         vocabulary.AMI_ID.required(ami, "--ami")
     target = place.choose()
     boot = verify.smoke_test(install=not no_install) if smoke else None
-    shelf = records.shelf(target, recipe)
-    done = publish_row(line, target, ami_id=ami, why=why, say=log, smoke=boot, shelf=shelf)
+    bucket = records.open_bucket(target, recipe)
+    done = publish_row(line, target, ami_id=ami, why=why, say=log, smoke=boot, bucket=bucket)
     release = done.release
     output(done.steps, f"{release.channel} of {release.line} holds {release.ami_name}")
 

@@ -82,7 +82,7 @@ class Run:
         fresh.write_text(state.model_dump_json())
         fresh.replace(self.state)
 
-    def settle(self) -> None:
+    def mark_clean(self) -> None:
         """Record that nothing of the run remains to be removed."""
         self.state.unlink(missing_ok=True)
 
@@ -220,7 +220,7 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
         if removal.failures:
             progress.say("\n".join(dict.fromkeys(removal.failures)))
         else:
-            run.settle()
+            run.mark_clean()
 
 
 @contextlib.contextmanager

@@ -162,7 +162,7 @@ def _interrupted(draft: Draft, removal: Removal) -> KilnError:
 def remove_resources(draft: Draft, *, amis: bool) -> Removal:
     """Remove the run's resources; those that remain go into `left` of its record."""
     run, target, progress = draft.run, draft.target, draft.progress
-    progress.needs_no_reader()
+    progress.tolerate_closed_output()
     if not amis:
         # A full disk, or a state that somebody has damaged, must not prevent the clean-up.
         with contextlib.suppress(OSError, KilnError):
@@ -193,5 +193,5 @@ def remove_resources(draft: Draft, *, amis: bool) -> Removal:
     if removal.failures:
         progress.say("the next build in this checkout, at this target, removes what is left")
     elif not draft.cut_short:
-        run.settle()
+        run.mark_clean()
     return removal

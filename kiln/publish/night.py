@@ -269,29 +269,29 @@ def publish_built(
     ami_id: str,
     target: Target,
     *,
-    shelf: RecordsBucket | None,
+    bucket: RecordsBucket | None,
     smoke_test: Callable[[Target, str], None],
     say: Say,
 ) -> Publication:
     """Publish an AMI that a night has built. One that another machine built has to pass
     `smoke_test` first, since that machine's verdict is not taken on trust."""
-    if shelf:
-        shelf.fetch_row(line.recipe.name, say)
+    if bucket:
+        bucket.fetch_row(line.recipe.name, say)
     if all(build.ami_id != ami_id for build in all_of(line.recipe.name)):
         smoke_test(target, ami_id)
-    return publish_row(line, target, ami_id=ami_id, why="nightly", say=say, shelf=shelf)
+    return publish_row(line, target, ami_id=ami_id, why="nightly", say=say, bucket=bucket)
 
 
 def newest_builds(
-    recipes: Sequence[Recipe], shelf_of: Callable[[Recipe], RecordsBucket | None], say: Say
+    recipes: Sequence[Recipe], bucket_for: Callable[[Recipe], RecordsBucket | None], say: Say
 ) -> dict[str, Record]:
     """Return the newest build of each row, on whichever machine, that began in a night's time;
-    `shelf_of` is a row's bucket of records."""
+    `bucket_for` is a row's bucket of records."""
     earliest = as_stamp(utc_now() - _LONGEST)
     builds = {}
     for recipe in recipes:
-        if shelf := shelf_of(recipe):
-            shelf.fetch_row(recipe.name, say, newest=3)
+        if bucket := bucket_for(recipe):
+            bucket.fetch_row(recipe.name, say, newest=3)
         newest = next((each for each in all_of(recipe.name) if each.kind == "build"), None)
         if newest and newest.run_id >= earliest:
             builds[recipe.name] = newest

@@ -44,19 +44,19 @@ def publish_row(
     why: str = "",
     say: Say,
     smoke: Callable[[Target, str], None] | None = None,
-    shelf: RecordsBucket | None = None,
+    bucket: RecordsBucket | None = None,
 ) -> Publication:
     """Publish a row's verified AMI to its first channel, in the target's region and in those of the
     line's settings.
 
-    `smoke` boots an image of a region and raises if its checks fail; `shelf` is where machines
+    `smoke` boots an image of a region and raises if its checks fail; `bucket` is where machines
     share their records. A second run continues where the first one ended; no channel has moved
     after an error unless the message says so.
     """
     settings = line.settings
     first = settings.channels[0]
     target = answering(target)
-    source, record = _verified_ami(line, ami_id, target, shelf, say)
+    source, record = _verified_ami(line, ami_id, target, bucket, say)
     regions = list(dict.fromkeys([target.region, *settings.regions]))
     copies.require_shareable(target, source, regions, settings)
     before = promote.held_in(target, regions, line.name, first)
@@ -95,14 +95,14 @@ def publish_row(
 
 
 def _verified_ami(
-    line: Line, ami_id: str | None, target: Target, shelf: RecordsBucket | None, say: Say
+    line: Line, ami_id: str | None, target: Target, bucket: RecordsBucket | None, say: Say
 ) -> tuple[Image, Record]:
     """Return the AMI with that id, or the row's newest verified one of this target and region, and
     the record that says so. Record, tags and digest must agree."""
     row = line.recipe.name
-    kept = shelf.fetch_row(row, say) if shelf else set()
-    if shelf and ami_id and all(run.ami_id != ami_id for run in all_of(row)):
-        shelf.fetch_named(ami_id, say)  # not among the row's newest
+    kept = bucket.fetch_row(row, say) if bucket else set()
+    if bucket and ami_id and all(run.ami_id != ami_id for run in all_of(row)):
+        bucket.fetch_named(ami_id, say)  # not among the row's newest
     record = _newest_record(row, target, ami_id)
     if record is None or record.ami_id is None:
         how = f"verify --ami {ami_id}" if ami_id else f"build --name {row}"
@@ -120,8 +120,8 @@ def _verified_ami(
         if image.tags.get(key) != expected:
             says = image.tags.get(key, "missing")
             raise _not_verified(image.ami_id, f"its tag {key} is {says}; its record: {expected}")
-    if shelf and record.run_id not in kept:
-        shelf.keep(record)
+    if bucket and record.run_id not in kept:
+        bucket.keep(record)
     return image, record
 
 

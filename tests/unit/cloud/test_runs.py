@@ -53,7 +53,7 @@ def test_unsettled_run_is_dead(
     state = runs.State(**found, region=target.region, amis=True)
     with runs.started(ROW, target) as newer:
         assert dead() == [state]
-        newer.settle()
+        newer.mark_clean()
     assert dead() == [state]
 
 

@@ -69,5 +69,5 @@ def test_run_without_a_reader_is_still_cleaned_up(
     ):
         raise StoppedError
     assert forgotten == [made.run]
-    assert made.run.settle.called  # type: ignore[attr-defined]
+    assert made.run.mark_clean.called  # type: ignore[attr-defined]
     assert made.record.error == "interrupted"

@@ -43,7 +43,7 @@ RUN = "20261121T000000Z-aaaa"
 
 
 @pytest.fixture
-def shelf(client: Client, tmp_path: Path) -> RecordsBucket:
+def open_bucket(client: Client, tmp_path: Path) -> RecordsBucket:
     """A bucket of its own."""
     name = f"records-{tmp_path.name}".replace("_", "-").lower()[:60] + "0"
     client("s3").create_bucket(Bucket=name)
@@ -55,30 +55,30 @@ def on_another_machine() -> None:
 
 
 def test_build_of_another_machine_is_published(
-    client: Client, bake: Bake, shelf: RecordsBucket
+    client: Client, bake: Bake, bucket: RecordsBucket
 ) -> None:
     ami_id = bake(1)
-    shelf.keep(records.all_of(RECIPE.name)[0])
+    bucket.keep(records.all_of(RECIPE.name)[0])
     on_another_machine()
     with pytest.raises(KilnError, match="no verified AMI"):
         published()
-    published(shelf=shelf)
+    published(bucket=bucket)
     assert resolved(client, "nightly") == ami_id
     (here,) = records.all_of(RECIPE.name)
     assert here.folder == str(build_dir() / RECIPE.name / here.run_id), "another machine's folder"
 
 
-def test_record_is_kept_before_a_channel_moves(bake: Bake, shelf: RecordsBucket) -> None:
+def test_record_is_kept_before_a_channel_moves(bake: Bake, bucket: RecordsBucket) -> None:
     bake(2)
     with (
         faulty(faults.refuses("PutObject", "AccessDenied")),
-        pytest.raises(KilnError, match=rf"kept at s3://{shelf.bucket}/runs/.*AccessDenied"),
+        pytest.raises(KilnError, match=rf"kept at s3://{bucket.bucket}/runs/.*AccessDenied"),
     ):
-        published(shelf=shelf)
+        published(bucket=bucket)
     assert channels.held(AWS, LINE, "nightly") is None
-    published(shelf=shelf)
+    published(bucket=bucket)
     on_another_machine()
-    assert len(shelf.fetch_row(RECIPE.name, pytest.fail)) == 1
+    assert len(bucket.fetch_row(RECIPE.name, pytest.fail)) == 1
     assert records.all_of(RECIPE.name)[0].status == "verified"
 
 
@@ -94,54 +94,54 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_invalid_record_is_left_out(client: Client, shelf: RecordsBucket, what: str) -> None:
+def test_invalid_record_is_left_out(client: Client, bucket: RecordsBucket, what: str) -> None:
     text, why = WRONG[what]
     s3, messages = client("s3"), []
-    s3.put_object(Bucket=shelf.bucket, Key=shelf.key(RECIPE.name, RUN), Body=text)
+    s3.put_object(Bucket=bucket.bucket, Key=bucket.key(RECIPE.name, RUN), Body=text)
     for key in (f"runs/{RECIPE.name}/{RUN}/notes.txt", f"runs/../{RUN}/record.json"):
-        s3.put_object(Bucket=shelf.bucket, Key=key, Body=b"{}")
-    shelf.fetch_row(RECIPE.name, messages.append)
+        s3.put_object(Bucket=bucket.bucket, Key=key, Body=b"{}")
+    bucket.fetch_row(RECIPE.name, messages.append)
     assert records.all_of(RECIPE.name) == []
     (line,) = messages
-    assert f"s3://{shelf.bucket}/runs/{RECIPE.name}/{RUN}/record.json" in line
+    assert f"s3://{bucket.bucket}/runs/{RECIPE.name}/{RUN}/record.json" in line
     assert why in line
 
 
 @pytest.mark.parametrize("name", [RUN, "ami-0fade000"])
 def test_diff_finds_a_build_of_another_machine(
-    shelf: RecordsBucket, name: str, monkeypatch: pytest.MonkeyPatch
+    bucket: RecordsBucket, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf.keep(a_record(run_id=RUN, versions={"packages": []}))
+    bucket.keep(a_record(run_id=RUN, versions={"packages": []}))
     monkeypatch.setattr("kiln.cli.targets.choose", lambda *_: AWS)
-    RecordSettings(records_bucket=shelf.bucket).fetch_builds(name, name)
+    RecordSettings(records_bucket=bucket.bucket).fetch_builds(name, name)
     assert diff.compare_images(name, name)["changes"] == []
 
 
 def test_list_shows_the_newest_run_of_any_machine(
-    shelf: RecordsBucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bucket: RecordsBucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("kiln.cli.targets.choose", lambda *_: AWS)
     with faulty(faults.region_down(HOME)):
-        RecordSettings(records_bucket=shelf.bucket).fetch_newest([RECIPE.name])
+        RecordSettings(records_bucket=bucket.bucket).fetch_newest([RECIPE.name])
     assert "only what was built here is shown" in capsys.readouterr().err
     for day in (20, 22, 21):
-        shelf.keep(a_record(run_id=f"202611{day}T000000Z-aaaa"))
-    monkeypatch.setenv("KILN_AWS_RECORDS_BUCKET", shelf.bucket)
+        bucket.keep(a_record(run_id=f"202611{day}T000000Z-aaaa"))
+    monkeypatch.setenv("KILN_AWS_RECORDS_BUCKET", bucket.bucket)
     RecordSettings().fetch_newest([RECIPE.name, "al2023-other"])
     last = records.last(RECIPE.name)
     assert last
     assert last.run_id == "20261122T000000Z-aaaa"
 
 
-def test_record_of_a_failed_run_reaches_the_bucket(shelf: RecordsBucket, tmp_path: Path) -> None:
+def test_record_of_a_failed_run_reaches_the_bucket(bucket: RecordsBucket, tmp_path: Path) -> None:
     run = Run(RUN, RECIPE.name, build_dir() / RECIPE.name / RUN)
     run.folder.mkdir(parents=True)
     first = a_record(run_id=RUN, status="failed", ami_id=None)
-    draft = Draft(first, run, AWS, Progress(), Stop(), shelf)
+    draft = Draft(first, run, AWS, Progress(), Stop(), bucket)
     with pytest.raises(KilnError), cleaned_up(draft, delete_ami_on_failure=True):
         raise KilnError("yum knows no such package")
     on_another_machine()
-    shelf.fetch_row(RECIPE.name, pytest.fail)
+    bucket.fetch_row(RECIPE.name, pytest.fail)
     (there,) = records.all_of(RECIPE.name)
     assert (there.status, there.error) == ("failed", "yum knows no such package")
 
@@ -157,11 +157,11 @@ def a_night(bake: Bake) -> str:
     )
 
 
-def moved_to_tonight(shelf: RecordsBucket) -> None:
+def moved_to_tonight(bucket: RecordsBucket) -> None:
     """The bucket has the record with a run id of this night."""
     made = records.all_of(RECIPE.name)[0]
     data = {**made.to_dict(), "run_id": f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-aaaa"}
-    shelf.keep(record.parse_record(data, "x"))
+    bucket.keep(record.parse_record(data, "x"))
 
 
 def finished(planned: dict[str, str]) -> RowResult:
@@ -171,13 +171,13 @@ def finished(planned: dict[str, str]) -> RowResult:
     return result
 
 
-def test_finish_reports_builds_of_other_machines(bake: Bake, shelf: RecordsBucket) -> None:
+def test_finish_reports_builds_of_other_machines(bake: Bake, bucket: RecordsBucket) -> None:
     ami_id = a_night(bake)
-    published(shelf=shelf)
-    moved_to_tonight(shelf)
+    published(bucket=bucket)
+    moved_to_tonight(bucket)
     on_another_machine()
     assert finished({}).action == "skipped"
-    shelf.fetch_row(RECIPE.name, pytest.fail)
+    bucket.fetch_row(RECIPE.name, pytest.fail)
     result = finished({RECIPE.name: "it has no verified AMI"})
     assert (result.action, result.ami_id) == ("built", ami_id)
     assert (result.why, result.checks) == ("it has no verified AMI", "1 passed, 0 failed")
