@@ -187,7 +187,7 @@ def commands_of(rows: Sequence[DueRow], target: Target, records: RecordSettings)
     for row in (row for row in rows if row.due):
         where = f"--target {target.kind} --region {target.region}"
         if bucket := records.open_bucket(target, row.line.recipe):
-            where += f" --records-bucket {bucket.bucket}"
+            where += f" --records-bucket {bucket.name}"
         if row.ami_id:
             command = f"./invoke publish --name {row.name} --ami {row.ami_id} {where}"
             kept = bucket.fetch_row(row.name, log) if bucket else ()

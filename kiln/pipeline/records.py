@@ -97,7 +97,7 @@ Refused = Callable[[str], None]
 class RecordsBucket:
     """A bucket of records, and how to reach it."""
 
-    bucket: str
+    name: str
     target: Target
 
     def key(self, row: str, run_id: str) -> str:
@@ -106,14 +106,14 @@ class RecordsBucket:
 
     def url(self, row: str, run_id: str) -> str:
         """The s3:// URL of a run's record."""
-        return f"s3://{self.bucket}/{self.key(row, run_id)}"
+        return f"s3://{self.name}/{self.key(row, run_id)}"
 
     def keep(self, record: Record) -> None:
         """Write a run's record to the bucket."""
         row = record.recipe.name
         with aws.explained(f"the record could not be kept at {self.url(row, record.run_id)}"):
             aws.s3(self.target).put_object(
-                Bucket=self.bucket,
+                Bucket=self.name,
                 Key=self.key(row, record.run_id),
                 Body=recording.as_text(record).encode(),
                 ContentType="application/json",
@@ -125,11 +125,11 @@ class RecordsBucket:
         Other objects in the bucket are ignored.
         """
         prefix = f"{_FOLDER}/{row}/" if row else f"{_FOLDER}/"
-        with aws.explained(f"the records in s3://{self.bucket}/{prefix} could not be listed"):
+        with aws.explained(f"the records in s3://{self.name}/{prefix} could not be listed"):
             pages = aws.s3(self.target).get_paginator("list_objects_v2")
             keys = [
                 str(entry["Key"]).split("/")
-                for page in pages.paginate(Bucket=self.bucket, Prefix=prefix)
+                for page in pages.paginate(Bucket=self.name, Prefix=prefix)
                 for entry in page.get("Contents", [])
             ]
         kept = [
@@ -194,7 +194,7 @@ class RecordsBucket:
         s3 = aws.s3(self.target)
         with aws.explained(f"{url} could not be read"):
             try:
-                answer = s3.get_object(Bucket=self.bucket, Key=self.key(row, run_id))
+                answer = s3.get_object(Bucket=self.name, Key=self.key(row, run_id))
             except s3.exceptions.NoSuchKey:
                 return None
             with answer["Body"] as body:

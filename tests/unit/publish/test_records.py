@@ -43,7 +43,7 @@ RUN = "20261121T000000Z-aaaa"
 
 
 @pytest.fixture
-def open_bucket(client: Client, tmp_path: Path) -> RecordsBucket:
+def bucket(client: Client, tmp_path: Path) -> RecordsBucket:
     """A bucket of its own."""
     name = f"records-{tmp_path.name}".replace("_", "-").lower()[:60] + "0"
     client("s3").create_bucket(Bucket=name)
@@ -72,7 +72,7 @@ def test_record_is_kept_before_a_channel_moves(bake: Bake, bucket: RecordsBucket
     bake(2)
     with (
         faulty(faults.refuses("PutObject", "AccessDenied")),
-        pytest.raises(KilnError, match=rf"kept at s3://{bucket.bucket}/runs/.*AccessDenied"),
+        pytest.raises(KilnError, match=rf"kept at s3://{bucket.name}/runs/.*AccessDenied"),
     ):
         published(bucket=bucket)
     assert channels.held(AWS, LINE, "nightly") is None
@@ -97,13 +97,13 @@ WRONG = {
 def test_invalid_record_is_left_out(client: Client, bucket: RecordsBucket, what: str) -> None:
     text, why = WRONG[what]
     s3, messages = client("s3"), []
-    s3.put_object(Bucket=bucket.bucket, Key=bucket.key(RECIPE.name, RUN), Body=text)
+    s3.put_object(Bucket=bucket.name, Key=bucket.key(RECIPE.name, RUN), Body=text)
     for key in (f"runs/{RECIPE.name}/{RUN}/notes.txt", f"runs/../{RUN}/record.json"):
-        s3.put_object(Bucket=bucket.bucket, Key=key, Body=b"{}")
+        s3.put_object(Bucket=bucket.name, Key=key, Body=b"{}")
     bucket.fetch_row(RECIPE.name, messages.append)
     assert records.all_of(RECIPE.name) == []
     (line,) = messages
-    assert f"s3://{bucket.bucket}/runs/{RECIPE.name}/{RUN}/record.json" in line
+    assert f"s3://{bucket.name}/runs/{RECIPE.name}/{RUN}/record.json" in line
     assert why in line
 
 
@@ -113,7 +113,7 @@ def test_diff_finds_a_build_of_another_machine(
 ) -> None:
     bucket.keep(a_record(run_id=RUN, versions={"packages": []}))
     monkeypatch.setattr("kiln.cli.targets.choose", lambda *_: AWS)
-    RecordSettings(records_bucket=bucket.bucket).fetch_builds(name, name)
+    RecordSettings(records_bucket=bucket.name).fetch_builds(name, name)
     assert diff.compare_images(name, name)["changes"] == []
 
 
@@ -122,11 +122,11 @@ def test_list_shows_the_newest_run_of_any_machine(
 ) -> None:
     monkeypatch.setattr("kiln.cli.targets.choose", lambda *_: AWS)
     with faulty(faults.region_down(HOME)):
-        RecordSettings(records_bucket=bucket.bucket).fetch_newest([RECIPE.name])
+        RecordSettings(records_bucket=bucket.name).fetch_newest([RECIPE.name])
     assert "only what was built here is shown" in capsys.readouterr().err
     for day in (20, 22, 21):
         bucket.keep(a_record(run_id=f"202611{day}T000000Z-aaaa"))
-    monkeypatch.setenv("KILN_AWS_RECORDS_BUCKET", bucket.bucket)
+    monkeypatch.setenv("KILN_AWS_RECORDS_BUCKET", bucket.name)
     RecordSettings().fetch_newest([RECIPE.name, "al2023-other"])
     last = records.last(RECIPE.name)
     assert last
