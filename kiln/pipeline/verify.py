@@ -152,7 +152,7 @@ def judge(
 
 
 def attaches_efa(record: Record) -> bool:
-    """Whether the instance that is checked gets an EFA interface: one of an image with EFA, on a
+    """Return True if the checked instance gets an EFA interface: one of an image with EFA, on a
     type whose first network card has it."""
     kind = facts.instances().get(str(record.verify_instance_type))
     return bool(record.recipe.efa and kind and kind.efa_on_first_card)

@@ -1,1 +1,1 @@
-"""What every other folder uses: settings, locks, folders, commands."""
+"""Modules that every other folder uses: settings, locks, folders, commands."""

@@ -13,8 +13,8 @@ from devel import chromium
 from kiln.base.paths import ROOT
 from kiln.catalog.site import site_files, write_site
 from kiln.image.diff import compare_records
-from tests.unit.catalog import catalogd
-from tests.unit.catalog.catalogd import ARM, EKS, HOSTILE
+from tests.unit.catalog import sample_catalog
+from tests.unit.catalog.sample_catalog import ARM, EKS, HOSTILE
 
 # One browser and one site for all tests of this file.
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
@@ -32,7 +32,7 @@ LINE = f"lines/{EKS.replace('/', '-')}.html"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("catalog") / "site"
-    gathered = catalogd.published(count=IMAGES, name=f"newest {HOSTILE}")
+    gathered = sample_catalog.published(count=IMAGES, name=f"newest {HOSTILE}")
     write_site(site_files(gathered, print), folder)
     return folder
 
@@ -76,8 +76,8 @@ def test_instance_type_shows_the_best_lines_first(page: chromium.Page, site: Pat
     page.open((site / "index.html").as_uri())
     assert len(shown(page)) == 4
     choose(page, "type", "p5.48xlarge")
-    served = next(kind for kind in catalogd.types() if kind.type == "p5.48xlarge").lines
-    lines = [line.line for line in catalogd.known_lines()]
+    served = next(kind for kind in sample_catalog.types() if kind.type == "p5.48xlarge").lines
+    lines = [line.line for line in sample_catalog.known_lines()]
     assert shown(page) == [lines[index] for index, _ in served]
     warned = page.run("[...document.querySelectorAll('.warnings:not([hidden])')].length")
     assert warned == sum(warnings > 0 for _, warnings in served)
@@ -91,9 +91,9 @@ def test_instance_type_shows_the_best_lines_first(page: chromium.Page, site: Pat
     page.open(url)
     assert shown(page) == [ARM], "the address has the choice"
     choose(page, "type", "")
-    page.type_in("#q", catalogd.image(7).images[catalogd.HOME])
+    page.type_in("#q", sample_catalog.image(7).images[sample_catalog.HOME])
     links = page.run("[...document.querySelectorAll('#others a')].map(e => e.href)")
-    assert [link.rpartition("#")[2] for link in links] == [catalogd.image(7).key]
+    assert [link.rpartition("#")[2] for link in links] == [sample_catalog.image(7).key]
 
 
 def test_document_is_copied_for_the_chosen_region(page: chromium.Page, site: Path) -> None:
@@ -110,9 +110,9 @@ def test_document_is_copied_for_the_chosen_region(page: chromium.Page, site: Pat
         " pre.closest('details').querySelector('button').click(); })"
     )
     copied = page.run(script.replace("KIND", "cli"))
-    assert "--region eu-west-1" in copied and catalogd.HOME not in copied
+    assert "--region eu-west-1" in copied and sample_catalog.HOME not in copied
     eksctl = page.run(script.replace("KIND", "eksctl"))
-    assert catalogd.image(IMAGES).images[catalogd.OTHER] in eksctl
+    assert sample_catalog.image(IMAGES).images[sample_catalog.OTHER] in eksctl
     page.type_in("#package", "nccl")
     found = page.run(
         WHEN_THERE.replace("SELECTOR", "#packages li").replace("VALUE", "all[0].textContent")
@@ -122,14 +122,16 @@ def test_document_is_copied_for_the_chosen_region(page: chromium.Page, site: Pat
 
 def test_two_images_differ_as_in_diff(page: chromium.Page, site: Path) -> None:
     """The page's own comparison is that of `./invoke diff`."""
-    a, b = (catalogd.image(number) for number in (IMAGES - 1, IMAGES))
+    a, b = (sample_catalog.image(number) for number in (IMAGES - 1, IMAGES))
     page.open(f"{site.as_uri()}/compare.html#a={a.key}&b={b.key}")
     rows = page.run(
         WHEN_THERE.replace("SELECTOR", "tbody tr").replace(
             "VALUE", "[...all].map(row => [...row.cells].map(cell => cell.textContent))"
         )
     )
-    before, after = (catalogd.record(driver).versions for driver in ("570.211.01", "580.178.04"))
+    before, after = (
+        sample_catalog.record(driver).versions for driver in ("570.211.01", "580.178.04")
+    )
     expected = [
         [record.severity, f"{record.kind} {record.name}", record.old or "–", record.new or "–"]
         for record in compare_records(before or {}, after or {})

@@ -17,8 +17,8 @@ from kiln.base.paths import ROOT
 from kiln.catalog.model import Gathered
 from kiln.catalog.site import MANIFEST, site_files, write_site
 from tests.unit import commands
-from tests.unit.catalog import catalogd
-from tests.unit.catalog.catalogd import EKS, HOSTILE
+from tests.unit.catalog import sample_catalog
+from tests.unit.catalog.sample_catalog import EKS, HOSTILE
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def made(gathered: Gathered) -> dict[str, str]:
 @cache
 def usual() -> dict[str, str]:
     """Two images of a line, the newest in a channel."""
-    return made(catalogd.published())
+    return made(sample_catalog.published())
 
 
 class Tags(HTMLParser):
@@ -55,7 +55,7 @@ class Tags(HTMLParser):
 
 
 def test_markup_from_aws_stays_text() -> None:
-    files = made(catalogd.published(name=f"ami {HOSTILE}"))
+    files = made(sample_catalog.published(name=f"ami {HOSTILE}"))
     for name in (PAGE, "index.html", "compare.html"):
         scripts = [each for tag, each in Tags(files[name]).found if tag == "script"]
         assert all(each.get("src") for each in scripts), name
@@ -71,7 +71,7 @@ def test_markup_from_aws_stays_text() -> None:
 
 @pytest.mark.parametrize("trust", ["not verified", "gone"])
 def test_unverified_image_is_not_shown_as_verified(trust: str) -> None:
-    files = made(catalogd.published(count=1, trust=trust))
+    files = made(sample_catalog.published(count=1, trust=trust))
     for name in (PAGE, "index.html", "compare.html"):
         words = re.sub(r"not verified|nothing verified it", "", Tags(files[name]).text)
         assert "verified" not in words, name
@@ -84,7 +84,7 @@ def test_unverified_image_is_not_shown_as_verified(trust: str) -> None:
 
 def test_published_schema_takes_the_json() -> None:
     schema = json.loads((ROOT / "docs/catalog.schema.json").read_text())
-    for files in (usual(), made(Gathered(catalogd.catalog()))):
+    for files in (usual(), made(Gathered(sample_catalog.catalog()))):
         jsonschema.Draft202012Validator(schema).validate(json.loads(files["catalog.json"]))
         assert files["catalog.schema.json"] == (ROOT / "docs/catalog.schema.json").read_text()
 
@@ -131,7 +131,7 @@ def test_site_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_empty_account_and_lab_say_so() -> None:
-    files = made(Gathered(catalogd.catalog(target="lab")))
+    files = made(Gathered(sample_catalog.catalog(target="lab")))
     text = Tags(files["index.html"]).text
     assert "Nothing is published yet" in text
     assert "AWS has none of these AMIs" in text
