@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from moto.ssm.exceptions import SSMException
 
 from lab.moto.ssm import commands, documents
 from lab.moto.ssm.commands import Command, Invocation, Plugin
 from lab.moto.ssm.documents import Step
-from lab.moto.ssm.errors import SsmError
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ DOCUMENT = {
 def test_parameters_that_a_document_does_not_take_are_refused(
     asked: dict[str, list[str]], message: str
 ) -> None:
-    with pytest.raises(SsmError, match=f"InvalidParameters: .*{message}"):
+    with pytest.raises(SSMException, match=f"InvalidParameters: .*{message}"):
         documents.values(DOCUMENT, asked)
 
 
@@ -51,7 +51,7 @@ def test_parameters_that_a_document_does_not_take_are_refused(
     ],
 )
 def test_steps_that_the_lab_lacks_are_refused_by_name(step: dict[str, Any], named: str) -> None:
-    with pytest.raises(SsmError, match=f"UnsupportedOperation: .*{named}"):
+    with pytest.raises(SSMException, match=f"UnsupportedOperation: .*{named}"):
         documents.steps({"schemaVersion": "2.2", "mainSteps": [step]}, {})
 
 
@@ -64,7 +64,6 @@ class Fleet:
             request={},
             document="mine",
             parameters={},
-            region="us-east-1",
             invocations=[Invocation(f"i-{n}", [Plugin(STEP)], 0.0) for n in range(size)],
             concurrency=concurrency,
             errors=errors,
