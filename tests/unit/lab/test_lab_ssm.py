@@ -1,10 +1,13 @@
-"""Systems Manager of the lab: what a document does, and how commands are counted."""
+"""Systems Manager of the lab: who may call, what a document does, how commands are counted."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import requests
 from moto.ssm.exceptions import SSMException
 
 from lab.moto.ssm import commands, documents
@@ -100,3 +103,42 @@ def test_one_failure_more_than_max_errors_stops_the_sending(errors: int, reached
         fleet.end(f"i-{number}", "Failed")
     assert len(fleet.sent) == reached
     assert fleet.states()[reached:] == [("Cancelled", "Terminated")] * (4 - reached)
+
+
+def test_a_command_belongs_to_its_region(
+    client: Callable[..., Any], refused: Callable[..., tuple[str, str]]
+) -> None:
+    sent = client("ssm").send_command(
+        DocumentName="AWS-RunShellScript",
+        Parameters={"commands": ["true"]},
+        Targets=[{"Key": "InstanceIds", "Values": ["i-0123456789abcdef0"]}],
+    )["Command"]
+    named = {"CommandId": sent["CommandId"]}
+    assert client("ssm").list_command_invocations(**named)["CommandInvocations"] == []
+    other = client("ssm", "us-west-2").list_command_invocations
+    assert refused(other, **named)[0] == "InvalidCommandId"
+
+
+@pytest.mark.parametrize(
+    ("service", "target"),
+    [
+        ("ssm", "AmazonSSM.UpdateInstanceInformation"),
+        ("ec2messages", "EC2WindowsMessageDeliveryService.GetMessages"),
+    ],
+)
+def test_agents_call_with_an_instance_token(
+    client: Callable[..., Any], service: str, target: str
+) -> None:
+    scope = f"AWS4-HMAC-SHA256 Credential=K/20260101/us-east-1/{service}/aws4_request, Signature=-"
+    answer = requests.post(
+        client("ssm").meta.endpoint_url,
+        headers={
+            "Authorization": scope,
+            "X-Amz-Target": target,
+            "X-Amz-Security-Token": "none",
+            "Content-Type": "application/x-amz-json-1.1",
+        },
+        data=json.dumps({"InstanceId": "i-0123456789abcdef0"}),
+        timeout=30,
+    )
+    assert (answer.status_code, answer.json()["__type"]) == (400, "AccessDeniedException")
