@@ -15,7 +15,7 @@ PLAN = {
     **{"fleet": 650, "verify": 450, "edit-loops": 450, "ci": 650, "preflight": 400, "lab": 1800},
     **{"uninstall": 200, "troubleshooting": 1800, "iam": 650, "records": 1350, "security": 1300},
     **{"provisioners": 900, "compatibility": 650, "comparison": 600, "design": 2400},
-    **{"lab-stand-ins": 2400, "lab-coverage": 200},
+    **{"lab-stand-ins": 2400},
 }
 README_LIMIT = 450
 # Of all pages but xid.md, and of the generated ones among them.
