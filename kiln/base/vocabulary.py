@@ -131,7 +131,10 @@ STACK_OF_LINE = Form(
     r"^[a-z][a-z0-9_]*(-[a-z0-9_]+)*$",
     "a name of small letters, digits and dashes such as lts-both",
 )
-INSTANCE_TYPE = Form(r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$", "an instance type such as g4dn.xlarge")
+INSTANCE_TYPE = Form(
+    r"^[a-z][a-z0-9-]*\.(nano|micro|small|medium|[0-9]*x?large|metal(-[0-9]+xl)?)$",
+    "an instance type such as g4dn.xlarge",
+)
 
 # Ids in EC2 and ours. They are read from records, tags, flags and the environment, and reach EC2's
 # filters, which take wildcards: an id `*` matches everything.

@@ -183,6 +183,13 @@ def regions() -> frozenset[str]:
 
 
 @cache
+def instance_types() -> frozenset[str]:
+    """The instance types in boto3's own data: EC2 may have newer ones."""
+    ec2_model = _session(configured=False).get_service_model("ec2")
+    return frozenset(ec2_model.shape_for("InstanceType").enum)
+
+
+@cache
 def partition(region: str) -> str:
     """The partition of a region, by boto3's own data: aws, aws-cn, aws-us-gov."""
     return str(_session(configured=False).get_partition_for_region(region))

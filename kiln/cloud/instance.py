@@ -9,15 +9,16 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kiln.base import processes
+from kiln import facts
+from kiln.base import processes, vocabulary
 from kiln.base.account import Account
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError, nearest, operation_failed
 from kiln.base.paths import short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Stage
@@ -107,6 +108,22 @@ class Boot:
     tags: Mapping[str, str] = field(default_factory=dict)
     launched: Callable[[str], None] = lambda instance_id: None
     tried: Callable[[Try], None] = lambda launch: None
+
+
+def require_types(names: Iterable[str], target: Target, say: Callable[[str], None]) -> None:
+    """Refuse instance types that nobody knows. AWS may have one that is newer than boto3's data:
+    `say` then gets a warning."""
+    for name in names:
+        if name in facts.instances() or name in aws.instance_types():
+            continue
+        wrong = f"{vocabulary.shown(name)} is not an instance type that AMI Kiln knows"
+        close = nearest(name, aws.instance_types() | facts.instances().keys())
+        hint = (
+            f"did you mean {close!r}?" if close else "an instance type is, for example, g4dn.xlarge"
+        )
+        if not (target.bills and vocabulary.INSTANCE_TYPE.fits(name)):
+            raise KilnError(wrong, hint=hint)
+        say(f"warning: {wrong}; EC2 decides; {hint}")
 
 
 @contextmanager

@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import components
-from kiln.base import overlay, tags, vocabulary
+from kiln.base import overlay, tags
 from kiln.base.account import Account, key_elsewhere
 from kiln.base.errors import KilnError, refuse_errors
 from kiln.base.overlay import shown_path
 from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cloud.images import find_parent, parent_finder, require_parent
+from kiln.cloud.instance import require_types
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.compat import engine
 from kiln.facts import table
@@ -173,9 +174,8 @@ def announce(
     say(str(target))
     for folder in overlay.overlays():
         say(f"overlay: {shown_path(folder)}")
-    for flag in ("instance_type", "verify_instance_type"):
-        if value := getattr(options, flag):
-            vocabulary.INSTANCE_TYPE.required(value, f"--{flag.replace('_', '-')}")
+    for recipe in recipes:
+        require_types([*options.bake_types(recipe), options.verify_type(recipe)], target, say)
     if rebuilt is None:
         _require_compatible(recipes, options)
     if options.own_kernel and options.own_kernel.keep and len(recipes) > 1:

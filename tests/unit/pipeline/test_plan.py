@@ -9,6 +9,7 @@ import pytest
 
 from kiln.base import overlay
 from kiln.base.errors import KilnError
+from kiln.cloud.instance import require_types
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.pipeline import plan
@@ -39,6 +40,17 @@ def test_wrong_region_is_refused_before_aws_is_asked() -> None:
         with pytest.raises(KilnError, match=says) as refused:
             announced(target, **flags)
         assert refused.value.exit_status == 2
+
+
+def test_unknown_instance_type_warns_only_where_ec2_may_have_it() -> None:
+    lines: list[str] = []
+    require_types(["g4dn.xlarge", "c7i.4xlarge", "g99.xlarge"], AWS, lines.append)
+    assert [line.partition(" is ")[0] for line in lines] == ["warning: g99.xlarge"]
+    for target, kind in ((LAB, "g99.xlarge"), (AWS, "g4dn.xlrge")):
+        with pytest.raises(KilnError) as refused:
+            plan.announce([ROW], plan.Options(verify_instance_type=kind), target, lines.append)
+        assert (refused.value.exit_status, str(refused.value).count("did you mean")) == (2, 1)
+    assert refused.value.hint == "did you mean 'g4dn.xlarge'?"
 
 
 def test_script_with_a_syntax_error_ends_a_build_before_a_launch(
