@@ -7,8 +7,9 @@ are the same.
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -20,13 +21,7 @@ from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.cloud import aws
-from kiln.cloud.target import (
-    DEFAULT_REGION,
-    Hooks,
-    OwnKernel,
-    ParentAmi,
-    Target,
-)
+from kiln.cloud.target import DEFAULT_REGION, Hooks, OwnKernel, ParentAmi, Target
 from lab.api import session_token
 from lab.base import origin
 from lab.base.settings import Lab, current
@@ -213,6 +208,13 @@ class LabHooks(Hooks):
             return None
         image = public_images.parent(recipe)
         return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
+
+    def missing(self, ami_ids: Collection[str]) -> set[str]:
+        """Those of the AMIs that no lab has; none if only root may look."""
+        root = current().root
+        if root.exists() and not os.access(root, os.X_OK):
+            return set()
+        return {name for name in ami_ids if not [*root.glob(f"lab*/images/{name}/image.json")]}
 
     @contextmanager
     def own_kernel(

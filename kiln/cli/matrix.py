@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,10 +32,32 @@ def list_(rows: Rows, records: RecordSettings) -> None:
 
     recipes = rows.select()
     records.fetch_newest([recipe.name for recipe in recipes])
-    show_rows(recipes, {recipe.name: kept.last(recipe.name) for recipe in recipes})
+    last = {recipe.name: kept.last(recipe.name) for recipe in recipes}
+    show_rows(recipes, last, _gone(last.values()))
 
 
-def show_rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> None:
+def _gone(records: Iterable[Record | None]) -> set[str]:
+    """Return the AMIs of these records that no longer exist, as far as that can be asked."""
+    from kiln.cli import targets
+    from kiln.cloud import aws, images
+
+    places: dict[tuple[str, str], list[str]] = {}
+    for record in filter(None, records):
+        if record.ami_id:
+            places.setdefault((record.target, record.region), []).append(record.ami_id)
+    gone: set[str] = set()
+    for (kind, region), ami_ids in places.items():
+        if kind == "lab" or aws.find_credentials():
+            try:
+                gone |= images.missing_images(targets.choose(kind, region), ami_ids)
+            except KilnError as error:
+                log(error.message)
+    return gone
+
+
+def show_rows(
+    recipes: Sequence[Recipe], records: Mapping[str, Record | None], gone: Collection[str] = ()
+) -> None:
     """Print what is on each AMI, and its last build: `records` by the recipe's name."""
     fields = ("driver", "kernel_module", "cuda", "nccl", "efa", "flavor", "arch")
     rows, cells = [], []
@@ -43,6 +65,8 @@ def show_rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -
         record = records.get(recipe.name)
         status = record.status if record else "not built"
         finished, ami_id = (record.finished, record.ami_id) if record else (None, None)
+        if ami_id in gone:
+            status = "gone"
         row: dict[str, Any] = {"name": recipe.name, "distro": recipe.distro.id}
         row |= {name: getattr(recipe, name) for name in fields}
         shown = " ".join(filter(None, [status, ami_id, (finished or "")[:10]]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -72,6 +72,17 @@ def find_image(target: Target, ami_id: str) -> Image | None:
     with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
         found = list(list_images(target, ImageIds=[ami_id], IncludeDisabled=True))
     return found[0] if found else None
+
+
+def missing_images(target: Target, ami_ids: Collection[str]) -> set[str]:
+    """Return those of the AMIs that are not in the target's region."""
+    known = target.hooks.missing(ami_ids)
+    if known is not None:
+        return known
+    named = [{"Name": "image-id", "Values": [*ami_ids]}]
+    with aws.explained(f"the AMIs could not be looked up in {target.region}"):
+        found = {image.ami_id for image in list_images(target, Filters=named, IncludeDisabled=True)}
+    return {*ami_ids} - found
 
 
 def require_image(target: Target, ami_id: str) -> Image:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +74,10 @@ class Hooks:
 
     def parent(self, recipe: Recipe) -> ParentAmi | None:
         """The parent AMI if it is known without asking EC2."""
+        return None
+
+    def missing(self, ami_ids: Collection[str]) -> set[str] | None:
+        """Return those of the AMIs that are gone, if that is known without asking EC2."""
         return None
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> tuple[list[Path], dict[str, str]]:

@@ -12,7 +12,7 @@ from moto.ec2.models import ec2_backends
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.cloud.images import find_parent
+from kiln.cloud.images import find_parent, missing_images
 from kiln.cloud.target import Target
 from kiln.matrix import load
 
@@ -40,6 +40,11 @@ def test_public_parameter_is_asked_for_by_name() -> None:
     assert result.ami_id.startswith("ami-")
     assert result.name
     assert result.found_by == f"ssm:{BY_PARAMETER.source_ami.ssm_parameter}"
+
+
+def test_missing_images_are_those_that_ec2_does_not_have(ec2: Any) -> None:
+    there = publish(ec2, "mine")
+    assert missing_images(AWS, [there, "ami-0fade000"]) == {"ami-0fade000"}
 
 
 @pytest.mark.usefixtures("ec2")
