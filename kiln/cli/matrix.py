@@ -63,7 +63,7 @@ def show_rows(
     rows, cells = [], []
     for recipe in recipes:
         record = records.get(recipe.name)
-        status = record.status if record else "not built"
+        status: str = record.status if record else "not built"
         finished, ami_id = (record.finished, record.ami_id) if record else (None, None)
         if ami_id in gone:
             status = "gone"
