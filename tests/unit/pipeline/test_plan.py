@@ -71,4 +71,5 @@ def test_cost_is_estimated_from_the_instances() -> None:
     assert plan.estimate_cost("g4dn.xlarge", "g4dn.xlarge", 100).startswith(
         "about $0.53 for instances, at most $5.00 a month"
     )
+    assert plan.estimate_cost("c7i.4xlarge", "g4dn.xlarge", 100).startswith("about $0.67 for")
     assert plan.estimate_cost("p9.48xlarge", "g4dn.xlarge", 100).startswith("unknown price")
