@@ -1,4 +1,4 @@
-"""Which AWS calls the modules of kiln/ make: kiln/cloud/iam.py allows these and no others."""
+"""The AWS calls of kiln's modules: kiln/cloud/iam.py allows these and no others."""
 
 from __future__ import annotations
 

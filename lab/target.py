@@ -49,7 +49,8 @@ def target(why: str, vendors: str | None) -> LabTarget:
 
 
 def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
-    """Whether what `ssh` runs commands on (exit status, output, errors) is a guest of a lab."""
+    """Return True if what `ssh` runs commands on (exit status, output, errors) is a guest of a
+    lab."""
     return ssh("test -e /usr/lib/kiln-lab")[0] == 0
 
 
@@ -96,7 +97,7 @@ class LabTarget(Target):
 
     @property
     def hooks(self) -> LabHooks:
-        """What the pipeline calls around builds."""
+        """The calls of the pipeline around builds."""
         return LabHooks(self)
 
     def client_settings(self) -> Mapping[str, str]:
@@ -210,7 +211,7 @@ class LabHooks(Hooks):
         return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
 
     def missing(self, ami_ids: Collection[str]) -> set[str]:
-        """Those of the AMIs that no lab has; none if only root may look."""
+        """Return those of the AMIs that no lab has; none if only root may look."""
         root = current().root
         if root.exists() and not os.access(root, os.X_OK):
             return set()
@@ -252,8 +253,8 @@ class LabHooks(Hooks):
         return {**_row_variables(self.target.endpoint), "sha256": hashes}
 
     def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
-        """Whether it is the lab or the distribution that lacks a package, and whether this lab may
-        not know what the row needs."""
+        """Return hints: the lab or the distribution lacks a package; this lab may not have the
+        row's files."""
         if self.target.vendors == REAL:
             return ()
         hints = [system.about_missing(missing, recipe.distro, recipe.arch)] if missing else []
@@ -279,7 +280,8 @@ def _require_disk(folder: Path, gib: float = _NEEDS_GIB) -> None:
 
 
 def _other_than_running() -> str:
-    """How the lab that runs differs from what this checkout would start; empty if it does not."""
+    """Return how the lab that runs differs from what this checkout would start; empty if it does
+    not."""
     running = control.status()
     return origin.difference(running) if running else ""
 
@@ -299,7 +301,7 @@ def _require_own_kernel(recipe: Recipe) -> None:
 
 
 def _no_own_kernel(recipe: Recipe) -> str:
-    """Why an AMI of this recipe cannot boot its own kernel; empty if it can."""
+    """Return why an AMI of this recipe cannot boot its own kernel; empty if it can."""
     spec = distros.spec(recipe.distro.id)
     if spec["stand_in"]:
         return f"in the lab the kernel of {spec['name']} is a stand-in and not a program"

@@ -47,7 +47,7 @@ class Form:
     longest: int = 128
 
     def fits(self, text: object) -> bool:
-        """Does the whole text match, and is it no longer than such a text can be?"""
+        """Return True if the whole text matches and is no longer than such a text can be."""
         return (
             isinstance(text, str)
             and len(text) <= self.longest

@@ -68,7 +68,7 @@ def policy_text(part: str = "statements") -> str:
 
 
 def publishing_file(role: str) -> Path:
-    """Where the policy of one of PUBLISHING is committed."""
+    """Return the committed file of one of PUBLISHING's policies."""
     return ROOT / "docs" / f"iam-{role}.json"
 
 

@@ -40,7 +40,7 @@ class Image:
 
     @property
     def ours(self) -> bool:
-        """Whether AMI Kiln made it, or it is a copy of such an AMI: by its tags."""
+        """True if AMI Kiln made it, or it is a copy of such an AMI: by its tags."""
         return vocabulary.RUN_ID.fits(self.tags.get(RUN_ID)) and vocabulary.RECIPE_NAME.fits(
             self.tags.get(RECIPE)
         )
@@ -52,18 +52,18 @@ class Image:
 
     @property
     def retiring(self) -> bool:
-        """Whether `retire` has deprecated it."""
+        """True if `retire` has deprecated it."""
         return RETIRING in self.tags
 
     @property
     def is_deprecated(self) -> bool:
-        """Whether it is deprecated, by `retire` or because its date has passed."""
+        """True if it is deprecated, by `retire` or because its date has passed."""
         passed = self.deprecated is not None and self.deprecated <= utc_now()
         return self.retiring or passed
 
     @property
     def kept_by_tag(self) -> bool:
-        """Whether somebody has tagged it kiln:keep."""
+        """True if somebody has tagged it kiln:keep."""
         return KEEP in self.tags
 
 

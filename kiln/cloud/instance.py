@@ -91,7 +91,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Boot:
-    """What an instance is launched for: the AMI, the type, the user of its SSH, whose run it is.
+    """Reason and settings of a launch: the AMI, the type, the user of its SSH, whose run it is.
 
     `efa`: its network interface is one of EFA too. `tags` are given to it besides the run's.
     `launched` gets its id, `tried` each launch.
@@ -270,7 +270,8 @@ def restart(instance_id: str, ssh_interface: str, target: Target) -> str:
 
 
 def ssh_address(instance: dict[str, Any], ssh_interface: str) -> str:
-    """Where ssh finds a running instance: an address, or its id for Session Manager."""
+    """Return the host at which ssh finds a running instance: an address, or its id for Session
+    Manager."""
     if ssh_interface == SESSION_MANAGER:
         return str(instance["InstanceId"])
     if ssh_interface == "private_ip":
@@ -279,8 +280,8 @@ def ssh_address(instance: dict[str, Any], ssh_interface: str) -> str:
 
 
 def ssh_timeout() -> float:
-    """How many seconds an instance may take until it answers over SSH, that of a bake as well as
-    that of the checks: `KILN_SSH_TIMEOUT`, or 600."""
+    """Return the seconds that an instance may take until it answers over SSH, that of a bake as
+    well as that of the checks: `KILN_SSH_TIMEOUT`, or 600."""
     text = os.environ.get("KILN_SSH_TIMEOUT", str(_BOOT_TIMEOUT))
     if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", text, re.ASCII):
         raise KilnError(
@@ -380,7 +381,7 @@ def wait_for_ssh(
 
 
 def ssh_hint(answer: str) -> str:
-    """What to look at when ssh's last answer was this."""
+    """Return the hint for ssh's last answer."""
     if message("openssh", "other_host_key").search(answer):
         return (
             "the machine that answers there does not have the host key that the instance wrote to "

@@ -1,4 +1,4 @@
-"""What a target is: a region of EC2 in which AMIs are built and checked.
+"""Targets: a target is a region of EC2 in which AMIs are built and checked.
 
 `Target` is a region of AWS. The lab (`lab/target.py`) is a subclass of it, with hooks of its own;
 `kiln/cli/targets.py` chooses between them.
@@ -40,7 +40,7 @@ class OwnKernel:
 
 
 class Hooks:
-    """What the pipeline asks of a target around its runs. In AWS there is nothing to do."""
+    """Calls of the pipeline to a target around its runs. In AWS there is nothing to do."""
 
     def prepare(
         self,
@@ -69,7 +69,7 @@ class Hooks:
         return nullcontext()
 
     def gone(self) -> str:
-        """Why the target can never answer again, in words; empty as long as it may."""
+        """Return why the target can never answer again, in words; empty as long as it may."""
         return ""
 
     def parent(self, recipe: Recipe) -> ParentAmi | None:
@@ -86,8 +86,8 @@ class Hooks:
         return [], dict(os.environ)
 
     def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
-        """What the target knows about a component that failed, for messages. `missing`: the
-        packages that the package tool did not find."""
+        """Return the target's hints about a component that failed. `missing`: the packages that the
+        package tool did not find."""
         return ()
 
     def own_kernel(
@@ -142,7 +142,7 @@ class Target:
 
     @property
     def hooks(self) -> Hooks:
-        """What the pipeline calls around builds."""
+        """The calls of the pipeline around builds."""
         return Hooks()
 
     def client_settings(self) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ def efa_accepts_distro(recipe: Recipe, case: Case) -> Objections:
 
 
 def accepted_by_installer(installer: str, window: Mapping[str, str]) -> bool:
-    """Whether an installer is between the first and the last that accept a distribution."""
+    """Return True if an installer is between the first and the last that accept a distribution."""
     return versions.at_least(installer, window.get("first", "0")) and (
         "last" not in window or versions.at_least(window["last"], installer)
     )

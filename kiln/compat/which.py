@@ -135,7 +135,7 @@ def _gpus(kind: InstanceType) -> str:
 
 
 def _reasons(case: Case, kind: InstanceType | None) -> list[str]:
-    """Why the row suits this type, and what it lacks; without a type, what it serves."""
+    """Return why the row suits this type, and what it lacks; without a type, what it serves."""
     recipe, branch = case.recipe, case.branch
     module: str = recipe.kernel_module
     if module == "both":

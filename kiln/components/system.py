@@ -72,8 +72,8 @@ TUNING = Component(
 
 
 def _lustre_environment(recipe: Recipe) -> dict[str, str]:
-    """Where the client's packages are: a topic of Amazon Linux 2's extras, or FSx's repository,
-    which has Ubuntu's codenames only."""
+    """Return the place of the client's packages: a topic of Amazon Linux 2's extras, or FSx's
+    repository, which has Ubuntu's codenames only."""
     ubuntu = operating_system(recipe) == "ubuntu"
     suite = str(facts.distro(recipe.distro.id).get("codename", "")) if ubuntu else ""
     return {

@@ -215,7 +215,7 @@ def uninstall_fleet(
 
 
 def _is_done(status: FleetStatus, sha256: str) -> bool:
-    """Whether there is nothing to do: it reports, with this bundle or by its own image.
+    """Return True if there is nothing to do: it reports, with this bundle or by its own image.
 
     What a run has left half-made may still report for some minutes as it did before.
     """

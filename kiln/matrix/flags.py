@@ -159,7 +159,7 @@ def disk(value: str | None, *, own_kernel: bool) -> Path | None:
 
 
 def on_error(value: str) -> bool:
-    """Whether --on-error keeps the build instance."""
+    """Return True if --on-error keeps the build instance."""
     if value not in ("keep", "clean-up"):
         raise KilnError(f"--on-error {vocabulary.shown(value)} is neither keep nor clean-up")
     return value == "keep"

@@ -39,7 +39,7 @@ Layout = tuple[int, ...]
 
 
 def plan_layout(instance_type: str, want: str) -> dict[str, Any]:
-    """Which instances go on which GPU of `instance_type` to give `want` (`1g.5gb=40,3g.20gb=4`).
+    """Place the instances of `want` (`1g.5gb=40,3g.20gb=4`) on the GPUs of `instance_type`.
 
     Returns `gpus` (one dict per GPU in use: index, instances with profile, start, compute and
     memory slices), `used` and `available` (numbers of GPUs), and `label` (the layout as a v1

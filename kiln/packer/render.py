@@ -42,7 +42,7 @@ LINKS = {
     f"{FOLDER_1_6}/source.pkr.hcl": Path(f"../../{SHARED}/{FOLDER_1_6}/source.pkr.hcl"),
     f"{FOLDER_1_6}/build.pkr.hcl": Path(f"../../{SHARED}/build.pkr.hcl"),
 }
-"""What a row's folder takes from `packer/shared`."""
+"""The files that a row's folder takes from `packer/shared`."""
 
 # What render writes into a row's folder.
 _OF_A_ROW = (RECIPE, *LINKS, "files")

@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def input_digest(self) -> str:
-        """What went in: see `input_digest` of this module."""
+        """Digest of the inputs: see `input_digest` of this module."""
         return input_digest(self.recipe_digest, self.source.ami_id, self.recipe.package_snapshot)
 
     @property

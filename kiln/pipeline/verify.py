@@ -492,6 +492,6 @@ def _require_ssh(machine: Machine, running: Running) -> None:
 
 
 def _instance_type(machine: Machine) -> str:
-    """What the machine's instance metadata says; `unknown` without an answer."""
+    """Return the type in the machine's instance metadata; `unknown` without an answer."""
     _, text, _ = machine.ssh(_ASK_TYPE)
     return text.strip() if vocabulary.INSTANCE_TYPE.fits(text.strip()) else _UNKNOWN

@@ -214,7 +214,7 @@ def _other_keys(target: Target, image: Image, key: str | None) -> Iterator[str]:
 
 
 def _is_key(target: Target, used: str, wanted: str) -> bool:
-    """Whether a key's ARN is the key that a setting names, which may be an alias."""
+    """Return True if a key's ARN is the key that a setting names, which may be an alias."""
     if used == wanted or used.endswith(f":key/{wanted}"):
         return True
     if "alias/" not in wanted:

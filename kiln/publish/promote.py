@@ -32,7 +32,7 @@ _VERSIONS = "LaunchTemplateVersions"
 
 @dataclass(frozen=True)
 class Move:
-    """What a move did in a region. `changed` is False where the channel held the image already."""
+    """Result of a move in a region. `changed` is False where the channel held the image already."""
 
     line: str
     channel: str
@@ -211,8 +211,7 @@ def _default_version(target: Target, release: Release, name: str) -> int:
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether a condition of a promotion holds, and the evidence. A person may open an `acceptable`
-    one."""
+    """Condition of a promotion, with the evidence. A person may open an `acceptable` one."""
 
     name: str
     open: bool
@@ -230,7 +229,7 @@ class Promotion:
 
     @property
     def allowed(self) -> bool:
-        """Whether every gate is open."""
+        """True if every gate is open."""
         return all(gate.open for gate in self.gates)
 
 
@@ -349,8 +348,8 @@ def grave(old: Release, new: Release) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Rollback:
-    """What a channel went back to. `kept` are the regions, with their AMI, that the release was
-    never published to: the channel holds there what it held."""
+    """Result of a rollback. `kept` are the regions, with their AMI, that the release was never
+    published to: the channel holds there what it held."""
 
     release: Release
     steps: tuple[Move, ...]

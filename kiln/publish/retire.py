@@ -49,7 +49,7 @@ class Going:
 
 @dataclass(frozen=True)
 class Retirement:
-    """What would go, what stays, and who may use what though the matrix does not declare it."""
+    """AMIs that would go or stay, and users that the matrix does not declare."""
 
     would: tuple[Going, ...]
     kept: tuple[Going, ...] = ()

@@ -76,7 +76,7 @@ def served_hashes(urls: Sequence[str], lab: Lab | None = None) -> dict[str, str]
 
 
 def is_running(lab: Lab) -> bool:
-    """Whether the lab's process runs; unlike `status`, without asking it."""
+    """Return True if the lab's process runs; unlike `status`, without asking it."""
     try:
         return server_processes.serves(int(lab.pid_file.read_text()), lab)
     except (OSError, ValueError):
@@ -314,12 +314,13 @@ def _did_not_start(lab: Lab, start: int) -> KilnError:
 
 
 def died_of(lab: Lab) -> str:
-    """Why the lab's process ended without taking the lab down; "" when it runs or went down."""
+    """Return why the lab's process ended without taking the lab down; "" when it runs or went
+    down."""
     return "" if is_running(lab) or not lab.pid_file.exists() else how_it_ended(lab)
 
 
 def how_it_ended(lab: Lab) -> str:
-    """Why a lab that was up is gone, in words, from the end of its log."""
+    """Return why a lab that was up is gone, in words, from the end of its log."""
     try:
         lines = lab.log.read_text(errors="replace")[-(1 << 16) :].splitlines()
     except OSError:
@@ -341,7 +342,7 @@ def how_it_ended(lab: Lab) -> str:
 
 
 def _is_taken(port: int) -> bool:
-    """Whether another program listens on this port of 127.0.0.1."""
+    """Return True if another program listens on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -53,7 +53,7 @@ def refuse_second(lab: Lab) -> None:
 
 
 def serves(pid: int, lab: Lab) -> bool:
-    """Whether a process serves this lab."""
+    """Return True if a process serves this lab."""
     with contextlib.suppress(psutil.Error, OSError):
         server = _server(psutil.Process(pid))
         return server is not None and server.lab == lab

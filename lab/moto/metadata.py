@@ -1,4 +1,4 @@
-"""What IMDS answers for an instance, read from moto."""
+"""Answers of IMDS for an instance, read from moto."""
 
 from __future__ import annotations
 

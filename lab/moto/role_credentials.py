@@ -20,7 +20,8 @@ _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def of(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
-    """What an instance sees below `iam`: nothing without a profile, no credentials without a role.
+    """Return the answers below `iam` for an instance: nothing without a profile, no credentials
+    without a role.
 
     A role has the same credentials until `role_sessions.RENEWED_BEFORE` their expiry.
     """
@@ -45,7 +46,7 @@ def of(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
 
 
 def _trusts_ec2(role: Any) -> bool:
-    """Whether a statement of the trust policy names EC2; conditions are not looked at."""
+    """Return True if a statement of the trust policy names EC2; conditions are not looked at."""
     document = role.assume_role_policy_document
     document = json.loads(document) if isinstance(document, str) else document
     statements = document["Statement"]
@@ -59,7 +60,7 @@ def _trusts_ec2(role: Any) -> bool:
 
 
 def _refused(role: Any, now: datetime) -> dict[str, str]:
-    """What IMDS says of a role whose trust policy leaves EC2 out, as seen in
+    """Return IMDS's answer for a role whose trust policy leaves EC2 out, as seen in
     https://github.com/aws/aws-cli/issues/2060 and described in
     https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_iam-ec2.html"""
     return {

@@ -34,12 +34,12 @@ def host_arch() -> str:
 
 
 def needed(arch: str) -> bool:
-    """Whether this machine must emulate `arch`."""
+    """Return True if this machine must emulate `arch`."""
     return arch != host_arch()
 
 
 def by(arch: str) -> str | None:
-    """How this machine emulates `arch`, as a phrase; None when it need not."""
+    """Return how this machine emulates `arch`, as a phrase; None when it need not."""
     return f"qemu-user on {host_arch()}" if needed(arch) else None
 
 

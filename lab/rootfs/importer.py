@@ -69,7 +69,8 @@ _TOUCHED = (
 
 
 def deb_packages() -> list[str]:
-    """What mmdebstrap installs for a guest. In Ubuntu apt is none of the packages of `minbase`."""
+    """Return the packages that mmdebstrap installs for a guest. In Ubuntu apt is none of the
+    packages of `minbase`."""
     all_ = distros.tree()
     return ["apt", *(name for name in all_["include"] if name not in all_["al_only"])]
 

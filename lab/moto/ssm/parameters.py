@@ -1,5 +1,5 @@
-"""What of Parameter Store moto does not know: the parameters that AWS publishes, sizes by tier,
-names of AMIs, and the list of parameters by data type, in pages as large as asked for.
+"""Parts of Parameter Store that moto lacks: the parameters that AWS publishes, sizes by tier, names
+of AMIs, and the list of parameters by data type, in pages as large as asked for.
 
 https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html
 https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-ec2-aliases.html
