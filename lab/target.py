@@ -200,7 +200,7 @@ class LabHooks(Hooks):
         """A lab that was taken down or has died keeps none of its instances."""
         if control.is_running(current()):
             return ""
-        ended = control.how_it_ended(current())
+        ended = control.exit_reason(current())
         return f"the lab at {self.target.endpoint} is down: {ended}"
 
     def parent(self, recipe: Recipe) -> ParentAmi | None:

@@ -54,7 +54,7 @@ def gpu_direct(recipe: Recipe, case: Case) -> Objections:
 
 
 @rule("EFA-INSTANCE", reads_types=True)
-def no_efa_there(recipe: Recipe, case: Case) -> Objections:
+def efa_without_support(recipe: Recipe, case: Case) -> Objections:
     """EFA software on an image whose instance types have no EFA."""
     if not recipe.efa or not case.types or any(kind.efa for kind in case.types):
         return

@@ -322,10 +322,10 @@ def protect_and_date(target: Target, image: Image, settings: Publish) -> None:
         ec2.delete_tags(Resources=[image.ami_id], Tags=[{"Key": RETIRING}])
 
 
-def bring_back(target: Target, images: Mapping[str, str], settings: Publish, say: Say) -> None:
+def restore_images(target: Target, images: Mapping[str, str], settings: Publish, say: Say) -> None:
     """Lift the deprecation of these AMIs, by region, before a channel names them."""
 
-    def bring_back_there(region: str) -> None:
+    def restore(region: str) -> None:
         there = target.in_region(region)
         image = find_image(there, images[region])
         if image and image.is_deprecated:
@@ -333,4 +333,4 @@ def bring_back(target: Target, images: Mapping[str, str], settings: Publish, say
                 protect_and_date(there, image, settings)
             say(f"{region}: {image.ami_id} is deprecated no more")
 
-    in_regions(list(images), bring_back_there)
+    in_regions(list(images), restore)

@@ -18,7 +18,7 @@ from kiln.cloud.target import Target
 from kiln.matrix.model import LaunchTemplate
 from kiln.publish import channels
 from kiln.publish.channels import Action, Held, Moved, Release
-from kiln.publish.copies import bring_back
+from kiln.publish.copies import restore_images
 from kiln.publish.lines import Line, require_channel
 from kiln.publish.provenance import public_key, verify_image
 from kiln.publish.regions import Say, answering, in_regions
@@ -273,7 +273,7 @@ def promote_line(
         skipped_regions(present, release, say)
     if dry_run or not promotion.allowed:
         return promotion
-    bring_back(target, release.images, line.settings, say)
+    restore_images(target, release.images, line.settings, say)
     steps = move_everywhere(target, release, before, line, say)
     return replace(promotion, steps=tuple(steps))
 
@@ -382,7 +382,7 @@ def roll_back(
         )
     release = former.into(channel, moved_now(target, "rollback", why))
     before = held_in(target, list(release.images), line.name, channel)
-    bring_back(target, release.images, line.settings, say)
+    restore_images(target, release.images, line.settings, say)
     steps = move_everywhere(target, release, before, line, say)
     return Rollback(release, tuple(steps), skipped_regions(now, release, say))
 

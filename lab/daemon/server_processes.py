@@ -27,7 +27,7 @@ class Server:
     lab: Lab
 
 
-def of(lab: Lab) -> list[int]:
+def find(lab: Lab) -> list[int]:
     """The processes that serve this lab, or start or end it: one, or none."""
     return [server.pid for server in _running() if server.lab == lab]
 

@@ -35,7 +35,7 @@ _NOT_FOR_GUESTS = ("/_lab/", "/moto-api")
 HasBucket = Callable[[str], bool]
 
 
-def is_here(name: str, has_bucket: HasBucket) -> bool:
+def is_lab_endpoint(name: str, has_bucket: HasBucket) -> bool:
     """Return True if a host name is one that the lab answers for AWS."""
     if _SERVICE.fullmatch(name):
         return True

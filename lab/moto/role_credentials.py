@@ -19,7 +19,7 @@ from lab.moto.instances import LabInstance
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def of(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
+def answers(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
     """Return the answers below `iam` for an instance: nothing without a profile, no credentials
     without a role.
 
@@ -36,7 +36,7 @@ def of(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
         refused = _json(_refused(role, now or _now()))
         info = _json(_info(profile, now or _now()))
         return {"iam": {"info": info, "security-credentials": {role.name: refused}}}
-    session = role_sessions.of(instance, role, now or _now())
+    session = role_sessions.current(instance, role, now or _now())
     return {
         "iam": {
             "info": _json(_info(profile, role_sessions.updated(session))),

@@ -26,7 +26,7 @@ _sessions: dict[tuple[str, str], Any] = {}
 _lock = threading.Lock()
 
 
-def of(instance: LabInstance, role: Any, now: datetime) -> Any:
+def current(instance: LabInstance, role: Any, now: datetime) -> Any:
     """The session of an instance's role, opened anew RENEWED_BEFORE its expiry."""
     with _lock:
         session = _sessions.get((instance.id, role.arn))

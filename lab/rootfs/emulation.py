@@ -43,7 +43,7 @@ def by(arch: str) -> str | None:
     return f"qemu-user on {host_arch()}" if needed(arch) else None
 
 
-def of(program: Path) -> str:
+def arch_of(program: Path) -> str:
     """The processor that a program is built for, by EC2's name. Raises KilnError for any other."""
     with contextlib.suppress(OSError):
         with program.open("rb") as file:

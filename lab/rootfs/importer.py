@@ -167,7 +167,7 @@ def check(distro: str, spec: dict[str, Any], root: Path) -> None:
 
 def _processor(root: Path) -> str:
     """The processor that its systemd is built for. Raises KilnError when EC2 does not have it."""
-    return emulation.of(next(root / p for p in _NEEDED["systemd"] if _exists(root, p)))
+    return emulation.arch_of(next(root / p for p in _NEEDED["systemd"] if _exists(root, p)))
 
 
 def _require_inside(root: Path, folder: str) -> None:

@@ -63,7 +63,7 @@ class Agents:
     def find(self, instance_id: str) -> Agent | None:
         return self._agents.get(instance_id)
 
-    def of(self, region: str) -> list[Agent]:
+    def in_region(self, region: str) -> list[Agent]:
         with self._lock:
             return [agent for agent in self._agents.values() if agent.region == region]
 

@@ -100,10 +100,10 @@ class Manager:
 
     def _alive(self, region: str) -> list[agents.Agent]:
         there = {machine.id: machine for machine in list(LabInstance.machines.by_address.values())}
-        for agent in self.agents.of(region):
+        for agent in self.agents.in_region(region):
             if agent.instance_id not in there:
                 self.agents.forget(agent.instance_id)
-        return self.agents.of(region)
+        return self.agents.in_region(region)
 
     def _send(self, region: str, request: Request) -> Request:
         name = str(request.get("DocumentName", ""))
