@@ -76,7 +76,7 @@ class LabTarget(Target):
         return {
             **super().record_fields(arch),
             "vendors": self.vendors,
-            "image_note": f"an AMI of the lab on this machine{real}",
+            "image_note": f"a lab AMI, which exists only on this machine{real}",
             "emulated": emulation.by(arch),
         }
 

@@ -234,7 +234,7 @@ def summary(record: Record, unconfirmed: int = 0) -> str:
         "",
         f"{record.ami_id or 'no AMI'}  {record.status}{note}",
         f"  {recipe.name} in {record.region}",
-        f"  on it    {recipe.distro.name}, {', '.join(holds)}",
+        f"  contents {recipe.distro.name}, {', '.join(holds)}",
         f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
     ]
     for check in checks.checks:

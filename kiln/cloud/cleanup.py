@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,6 +50,12 @@ class Removal:
     removed: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> str:
+        """Numbers of removed resources, by kind: 2 instances, 1 key pair."""
+        kinds = Counter(name.rpartition(" ")[0] for name in self.removed)
+        return ", ".join(f"{n} {kind}{'s'[: n > 1]}" for kind, n in kinds.items())
 
 
 def tags(run_id: str, /, **more: str) -> list[Any]:

@@ -38,7 +38,7 @@ PACKAGE_SNAPSHOT = Component(
 
 KERNEL = Component(
     name="kernel",
-    what="current packages, the kernel that will boot and its headers, the compiler that built it",
+    what="current packages; the kernel that will boot, its headers and compiler",
     optional=False,
     reboots=True,
     packages={
@@ -106,7 +106,7 @@ CLEANUP = Component(
 
 HYGIENE = Component(
     name="hygiene",
-    what="assertion that the clean-up left nothing behind, right before the snapshot",
+    what="check that the clean-up left nothing behind",
     optional=False,
 )
 

@@ -252,7 +252,7 @@ def _run_wave(
     # What they have now is what a later failure puts back.
     for key, answer in document.run("confirm", wave.ok).items():
         if not answer.ok:
-            say(f"{key} reports, which it could not note: {answer.why}")
+            say(f"{key} reports, but its install marker could not be written: {answer.why}")
     for key in wave.failed:
         say(f"failed {key}: {wave.why[key]}")
         if answers[key] == NOT_ENDED:

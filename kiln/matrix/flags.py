@@ -191,7 +191,7 @@ def _parsed(given: _Typed, arch: str) -> Aws:
         name = first["loc"][0]
         origin, text = given[name]
         if first["type"] == "dict_type":
-            why = f"{quoted(text)} is no KEY=VALUE[,KEY=VALUE]"
+            why = f"{quoted(text)} is not KEY=VALUE[,KEY=VALUE]"
         elif first["type"] != "value_error":
             why = f"{quoted(text)}: {why}"
         example = f"--{name.replace('_', '-')} {SETTINGS[name].example}"

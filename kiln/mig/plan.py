@@ -218,7 +218,7 @@ def draw_text(plan: dict[str, Any]) -> str:
             at = instance["start"] + instance["memory_slices"]
         row += _free(plan["memory_slices"] - at, cell)
         lines.append(f"  GPU {gpu['gpu']}  {row}  {_used(plan, gpu)} slices")
-    lines += [f"  missing: {plan['reason']}"] if plan["reason"] else []
+    lines += [f"  does not fit: {plan['reason']}"] if plan["reason"] else []
     return "\n".join([*lines, *(f"  warning: {text}" for text in plan["warnings"])])
 
 

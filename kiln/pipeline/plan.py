@@ -126,7 +126,6 @@ class Plan:
     def as_text(self) -> str:
         """The plan for a person."""
         snapshot = self.recipe.package_snapshot
-        of_the_day = "the distribution's of the day (no snapshot)"
         size = float(self.recipe.volume.size)
         cost = estimate_cost(self.instance_types[0], self.verify_instance_type, size)
         rows = [
@@ -134,14 +133,14 @@ class Plan:
             ("source AMI", f"{self.source.ami_id} {self.source.name} ({self.source.found_by})"),
             ("builder", f"{' or '.join(self.instance_types)} in {self.target.region}"),
             ("checked on", self.verify_instance_type),
-            ("packages", f"as of {snapshot}" if snapshot else of_the_day),
+            ("OS packages", f"as of {snapshot}" if snapshot else "latest (no snapshot pinned)"),
             *([("cost", cost)] if self.target.bills else []),
             *(("aws", line) for line in [*self.account.shown(), _REST]),
-            ("recipe", f"{self.recipe_digest} (recipe digest)"),
-            ("inputs", f"{self.input_digest} (input digest)"),
+            ("recipe digest", self.recipe_digest),
+            ("input digest", self.input_digest),
         ]
         steps = [f"  {number:2}. {step}" for number, step in enumerate(self.steps, 1)]
-        shown = [f"  {name:11} {text}" for name, text in rows]
+        shown = [f"  {name:13} {text}" for name, text in rows]
         return "\n".join([self.recipe.name, *shown, *steps])
 
     @property

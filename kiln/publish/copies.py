@@ -331,6 +331,6 @@ def restore_images(target: Target, images: Mapping[str, str], settings: Publish,
         if image and image.is_deprecated:
             with aws.explained(f"{image.ami_id} stays deprecated in {region}"):
                 protect_and_date(there, image, settings)
-            say(f"{region}: {image.ami_id} is deprecated no more")
+            say(f"{region}: {image.ami_id} is no longer deprecated")
 
     in_regions(list(images), restore)

@@ -84,10 +84,7 @@ def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
     cannot be unpacked or fetched, or this machine cannot run their programs (exit status 1).
     """
     if (rootfs is None) == (mirror is None):
-        raise KilnError(
-            "the source of the root filesystem is missing or ambiguous",
-            hint="give either --rootfs FILE-OR-FOLDER or --mirror URL",
-        )
+        raise KilnError("specify either --rootfs FILE-OR-FOLDER or --mirror URL")
     spec = distros.spec(distro)
 
     def fill(making: Path) -> None:

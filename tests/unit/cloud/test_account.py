@@ -149,7 +149,7 @@ def test_wrong_setting_names_its_line(block: dict[str, Any], words: str, tmp_pat
 @pytest.mark.parametrize(
     ("typed", "place"),
     [
-        ({"tags": "team"}, "--tags: 'team' is no KEY=VALUE"),
+        ({"tags": "team"}, "--tags: 'team' is not KEY=VALUE"),
         ({"time_limits": "all=4h,all=5h"}, "--time-limits: "),
         ({"spot": "maybe"}, "--spot: 'maybe': "),
         ({"ssh_interface": "session_manager"}, "ssh_interface session_manager (--ssh-interface)"),
