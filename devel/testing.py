@@ -242,8 +242,9 @@ def _checked(name: str, problems: Callable[[], list[str]]) -> Finished:
 
 
 def _faulty_english() -> list[str]:
-    found = prose.questions(ROOT)
-    for page in links.pages(ROOT):
+    pages = links.pages(ROOT)
+    found = [*prose.questions(ROOT), *prose.too_long(pages, ROOT)]
+    for page in pages:
         found += [*links.broken(page, ROOT), *prose.problems(page, ROOT)]
     return found
 
