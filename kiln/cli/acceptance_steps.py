@@ -107,7 +107,7 @@ class Acceptance:
         others = [each for each in facts.instances() if each.split(".")[0] != own.split(".")[0]]
         served = (t for t in sorted(others, key=_price) if rows_for(t, [row])["serves"])
         built = [max(r.instance_type, r.verify_instance_type, key=_price) for r in self.rows]
-        kinds = {"own": [own], "other": [next(served, own)]}
+        kinds = {"own": [own], "other": [next(served, own)], "first": built[:1]}
         return {"": [], "build": [own] if self.ami else built, "mig": [_MIG] * self.mig, **kinds}
 
 
@@ -138,8 +138,8 @@ def _price(instance_type: str) -> float:
 
 
 def shown_usd(usd: float) -> str:
-    """Return a price as a step announces it."""
-    return "unknown price" if usd == UNKNOWN else f"about ${usd:.2f}" if usd else "free"
+    """Return a price as a step announces it; snapshots and CloudWatch cost cents in an hour."""
+    return "unknown price" if usd == UNKNOWN else f"about ${usd:.2f}" if usd else "cents"
 
 
 def usual_row() -> Recipe:
@@ -407,8 +407,8 @@ def _by_session(made: Acceptance) -> str:
 
 
 def _slices(made: Acceptance) -> str:
-    if not made.mig:
-        raise SkippedError("not asked for: --mig")
+    if not (made.mig and rows_for(_MIG, made.rows[:1])["serves"]):
+        raise SkippedError(f"not asked for (--mig), or {_MIG} is not for the row")
     with _possible(*_NO_QUOTA):
         return _verified(made, made.amis[0], _MIG)
 
@@ -481,7 +481,7 @@ STEPS = (
     Step("launch", "launch the channel by `consume`'s launch template", _launch, "own", _CHECK),
     Step("report", "read an Xid test event and a GPU metric back", _report, "own", _CHECK),
     Step("fleet", "install telemetry on AWS's own image", _install, "own", _CHECK),
-    Step("session", "build over Session Manager", _by_session, "build", _BUILD),
+    Step("session", "build over Session Manager", _by_session, "first", _BUILD),
     Step("mig", "verify a MIG layout on " + _MIG, _slices, "mig", _CHECK),
     Step("rollback", "release the copy, and roll back", _roll_back),
     Step("terminate", "end its instances", _terminate, cleans=True),
