@@ -61,7 +61,7 @@ class SkippedError(Exception):
 
 @dataclass
 class Acceptance:
-    """What a walk was asked for, and what it has made.
+    """A walk: its request, and the resources it has made.
 
     `rows` are built, and the first is released: or, instead, copies of `ami`. `runs` are the ids
     that its resources carry, `amis` its verified AMIs of that row, `profile` is for instances that
@@ -357,10 +357,10 @@ def _started(made: Acceptance, **request: Any) -> tuple[str, str]:
     """Launch an instance, and wait until it passes EC2's status checks; its id and its AMI's."""
     ec2, every = aws.client("ec2", made.target), {"Delay": made.target.wait_seconds}
     with aws.explained("an instance could not be launched"):
-        made_ = ec2.run_instances(MinCount=1, MaxCount=1, **request)["Instances"][0]
+        instance = ec2.run_instances(MinCount=1, MaxCount=1, **request)["Instances"][0]
         waiter = ec2.get_waiter("instance_status_ok")
-        waiter.wait(InstanceIds=[made_["InstanceId"]], WaiterConfig=every)
-    return made_["InstanceId"], made_["ImageId"]
+        waiter.wait(InstanceIds=[instance["InstanceId"]], WaiterConfig=every)
+    return instance["InstanceId"], instance["ImageId"]
 
 
 def _report(made: Acceptance) -> str:

@@ -48,7 +48,7 @@ class Evidence(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def succeeded(self) -> bool:
-        """Whether no step failed, or was left out because the walk had ended."""
+        """Return True if no step failed, or was left out because the walk had ended."""
         return not any(s.outcome == "failed" or s.detail.startswith("not run") for s in self.steps)
 
 
