@@ -85,6 +85,7 @@ MISTAKES = [
     (row("flavors: [eks]"), "14:42: {kubernetes} needs a value", ""),
     (row("without: [gpu-mg]"), "21:43: component 'gpu-mg'", "did you mean 'gpu-mig'?"),
     (row("without: [hygiene]"), "21:43: component 'hygiene' cannot be left out", ""),
+    (row("aws: {time_limits: {all: 1h, cudda: 1h}}"), "21:62: amis.0", "did you mean 'cuda'?"),
     ((ROW, f"{ROW}\n{ROW}"), "22:3: al2-510.47.03-cuda11.6-base-x86_64 exists already", "yaml:21)"),
     ((ROW, f"{ROW}\n{ROW[:-1]}, driver: 510.85.02}}"), "22:3: al2-510.85.02", "its own `line`"),
     (("    driver: 510.47.03\n", ""), "20:3: driver is missing in the row and its stack", ""),

@@ -221,6 +221,7 @@ def test_only_all_checks_tag_an_ami_with_their_verdict(
     assert draft.record.own_kernel == ("qemu" if own_kernel else None)
     # The record never says more than the AMI's tag.
     assert ec2.recorded == (["unverified"] if tag else [])
+    assert not tag or json.loads((tmp_path / "record.json").read_text())["status"] == status
 
 
 def test_ami_that_cannot_be_tagged_is_not_verified(
