@@ -86,7 +86,11 @@ MISTAKES = [
     (row("flavors: [eks]"), "14:42: {kubernetes} needs a value", ""),
     (row("without: [gpu-mg]"), "21:43: component 'gpu-mg'", "did you mean 'gpu-mig'?"),
     (row("without: [hygiene]"), "21:43: component 'hygiene' cannot be left out", ""),
-    (row('package_snapshot: "1"'), "21:51: amis.0.package_snapshot: no archive", "have snapshots: al"),
+    (
+        row('package_snapshot: "1"'),
+        "21:51: amis.0.package_snapshot: no archive",
+        "have snapshots: al",
+    ),
     (row(f"aws: {{region: us-east-1, kms_key_id: '{KEY}'}}"), "21:70: amis.0", "key is in eu-west"),
     (row("aws: {time_limits: {all: 1h, cudda: 1h}}"), "21:62: amis.0", "did you mean 'cuda'?"),
     ((ROW, f"{ROW}\n{ROW}"), "22:3: al2-510.47.03-cuda11.6-base-x86_64 exists already", "yaml:21)"),
