@@ -41,6 +41,11 @@ def test_wrong_region_is_refused_before_aws_is_asked() -> None:
         assert refused.value.exit_status == 2
 
 
+def test_input_digest_has_recipe_parent_and_snapshot() -> None:
+    given = [("r", "a", None), ("r", "a", "1"), ("r", "a", "2"), ("r", "b", None), ("s", "a", None)]
+    assert len({plan.input_digest(*inputs) for inputs in given}) == len(given)
+
+
 def test_script_with_a_syntax_error_ends_a_build_before_a_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

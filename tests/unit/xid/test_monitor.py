@@ -296,7 +296,7 @@ class Machine(unittest.TestCase):
 
     def test_sxid_waits_no_longer_than_for_both_details(self):
         head = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, "
-        monitor = self.monitor()
+        monitor = self.monitor(fold_window_s=0)
         for text in ("Fatal, Link 48 LTSSM Fault Up", "Severity 1 Engine", "Data {0x10000000}"):
             self.ring.say(head + text)
         monitor.work()
@@ -304,6 +304,17 @@ class Machine(unittest.TestCase):
         self.ring.say(head + "Fatal, Link 48 LTSSM Fault Up")
         monitor.work()
         self.assertGreater(monitor.timeout_ms(), 0)
+        monitor.waiting[0]["due"] = 0
+        monitor.work()
+        self.assertEqual(self.seqs(), [0, 3])
+
+    def test_stop_writes_what_waits_and_what_was_not_read(self):
+        monitor = self.monitor()
+        self.ring.say("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 48")
+        monitor.work()
+        self.ring.say(XID_79)
+        monitor.stop()
+        self.assertEqual(self.seqs(), [0, 1])
 
     def test_it_sleeps_until_the_kernel_speaks_and_ends_on_sigterm(self):
         monitor = self.monitor()
@@ -454,11 +465,12 @@ class Machine(unittest.TestCase):
         self.ring.say(XID_31.replace("pid=7", "pid=1") % 1)
         self.ring.say("NVRM: GPU at PCI:0000:3b:00: " + uuid)
         self.ring.say(driver)
-        self.ring.say(driver.replace("535", "999"), prefix=12)  # from user space
+        for line in (driver.replace("535", "999"), "NVRM: GPU at PCI:0000:3b:00: GPU-" + "0" * 32):
+            self.ring.say(line, prefix=8)  # from user space
         self.ring.say(XID_31.replace("pid=7", "pid=2") % 2)
         monitor.work()
         rows = self.events()
-        self.assertEqual([row["uuid"] for row in rows][-1], uuid)
+        self.assertEqual([row["uuid"] for row in rows], [None, uuid])
         self.assertEqual(rows[1]["driver"], "535.129.03")
         self.assertEqual([row["driver"] for row in self.events("driver")], ["535.129.03"])
 
@@ -515,7 +527,7 @@ class Machine(unittest.TestCase):
     def test_full_disk_loses_nothing_and_says_so_when_it_must(self):
         self.addCleanup(setattr, log, "MAX_WAITING", log.MAX_WAITING)
         log.MAX_WAITING = 10
-        monitor = self.monitor(fold_window_s=0)
+        said, monitor = self.said(), self.monitor(fold_window_s=0)
         monitor.log.path = "/dev/full"
         monitor.log.close()
         for number in range(15):
@@ -527,6 +539,7 @@ class Machine(unittest.TestCase):
         self.assertEqual(self.seqs(), list(range(10)))
         row = self.rows()[-1]
         self.assertEqual((row["event"], row["events"]), ("dropped", 5))
+        self.assertEqual(said, [3, 6])  # five are lost; writable again
 
     def test_hooks_get_an_event_again_that_a_kill_kept_from_the_log(self):
         got = []
@@ -598,6 +611,7 @@ class Machine(unittest.TestCase):
         for number in range(10500):
             self.ring.say(XID_31 % number, usec=number)
         monitor.work()
+        self.assertEqual(monitor.timeout_ms(), 0)
         while monitor.timeout_ms() == 0:
             monitor.work()
         monitor.stop()
@@ -684,7 +698,7 @@ class Machine(unittest.TestCase):
         self.assertEqual(self.seqs(), [0, 0])
 
     def test_line_that_our_code_cannot_handle_does_not_stop_the_next(self):
-        monitor = self.monitor()
+        said, monitor = self.said(), self.monitor()
         real = monitor.catalog.classify
 
         def classify(fields, driver):
@@ -700,6 +714,7 @@ class Machine(unittest.TestCase):
         monitor.work()
         rows = self.rows()[1:]
         self.assertEqual([row["event"] for row in rows], ["unhandled"] * 2 + ["xid"])
+        self.assertEqual(said, [3, 3])
         self.assertIn("GPU at PCI", rows[0]["raw"])
         self.assertIn("Xid (PCI:0000:3b:00): 31", rows[1]["raw"])
 

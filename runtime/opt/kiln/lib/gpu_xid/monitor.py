@@ -91,7 +91,6 @@ class Monitor:
             self._overrun(self.handled, first, before_start=True)
         self.catching_up = True
         end = time.monotonic() + _CATCH_UP_S
-        self.work()
         while not self.reader.drained and time.monotonic() < end:
             self.work()
         self.catching_up = False
