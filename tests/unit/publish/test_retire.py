@@ -280,7 +280,8 @@ def test_shared_ami_stays_until_reported_unused(
     for settings in (declared, {}):
         assert "--apply asks EC2 for a report" in why_kept(old, **settings)
     ahead(1.9)  # a report is fresh for two days
-    plan_retirement(AWS, [], {LINE: Publish.model_validate(DUE)}, ask=True)
+    asked = plan_retirement(AWS, [], {LINE: Publish.model_validate(DUE)}, ask=True)
+    assert old in {image.ami_id for image in asked.kept}
     for settings in (declared, {}):
         assert next_step(old, **settings) == "deprecate"
     entries = [
