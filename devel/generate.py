@@ -7,17 +7,12 @@ To add a generated file, add an entry to `TEXTS`.
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import get_args
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-
+from devel import reference
 from kiln import facts
-from kiln.base import account
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.base.templates import render
@@ -26,27 +21,20 @@ from kiln.cli import targets
 from kiln.cli.output import output
 from kiln.cli.task import GROUPS, KilnTask, flag
 from kiln.cloud import iam
-from kiln.compat import rules
 from kiln.compat.engine import unconfirmed_of_row
 from kiln.facts import instance_types
 from kiln.image import version_info
 from kiln.matrix import load, model
-from kiln.matrix.model import Publish
 from kiln.mig import profiles
 from kiln.packer.render import stale_files, write_all
 from kiln.publish import codebuild
 from kiln.telemetry import stack
-from kiln.telemetry.settings import Telemetry
 from kiln.xid import catalog
 from lab.rootfs import pci
 
 # Whatever KILN_MATRIX says: what is generated is committed with it.
 _MATRIX = ROOT / "amis.yaml"
-_RULES_PAGE = ROOT / "docs" / "compatibility.md"
 _PROVEN_PAGE = ROOT / "docs" / "test-status.md"
-_ACCOUNT_PAGE = ROOT / "docs" / "your-account.md"
-_PUBLISH_PAGE = ROOT / "docs" / "publish.md"
-_TELEMETRY_PAGE = ROOT / "docs" / "telemetry-cloudwatch.md"
 
 
 def _page(path: Path, before: str, headings: str, rows: Iterable[Sequence[str]]) -> str:
@@ -57,15 +45,6 @@ def _page(path: Path, before: str, headings: str, rows: Iterable[Sequence[str]])
     return head + found + re.sub(r"(?m)(^\|.*\n)+", lambda _: f"{table}\n", rest, count=1)
 
 
-def _rules() -> str:
-    rows = []
-    for rule in rules().values():
-        level = f"{rule.level}{'' if rule.confirmed else ' (unconfirmed: warns)'}"
-        rows.append((rule.id, level, rule.what, rule.example))
-    headings = "| Rule | Level | What clashes | For example |"
-    return _page(_RULES_PAGE, "## The rules", headings, rows)
-
-
 def _proven() -> str:
     """docs/test-status.md: for each row, whether the lab has tried it, its unconfirmed facts."""
     rows = [
@@ -74,44 +53,6 @@ def _proven() -> str:
     ]
     headings = "| row | tried in the lab | unconfirmed facts |"
     return _page(_PROVEN_PAGE, "## The rows", headings, rows)
-
-
-def _account() -> str:
-    rows = []
-    for name in account.SETTINGS:
-        flag, read = f"`--{name.replace('_', '-')}`", map("`{}`".format, account.variables(name))
-        meaning = str(account.Account.model_fields[name].description)
-        rows.append((f"`{name}`", flag, ", ".join(read), meaning))
-    headings = "| key | flag | environment | meaning |"
-    return _page(_ACCOUNT_PAGE, _marker("kiln/base/account.py"), headings, rows)
-
-
-def _settings(path: Path, source: str, block: type[BaseModel]) -> str:
-    """Return a page with the table of a block of amis.yaml."""
-    return _page(path, _marker(source), "| key | default | meaning |", _fields(block))
-
-
-def _marker(source: str) -> str:
-    return f"<!-- ./invoke generate makes this table of {source}. -->"
-
-
-def _fields(block: type[BaseModel], above: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield key, default and meaning of each setting of a block and of the blocks in it."""
-    for name, field in block.model_fields.items():
-        meaning = str(field.description).replace("\n", " ")
-        yield f"`{above}{name}`", _default(field), meaning
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from _fields(kind, f"{above}{name}.")
-
-
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "required"
-    if isinstance(field.default, BaseModel) or field.default in (None, (), {}):
-        return ""
-    plain = isinstance(field.default, str)
-    return f"`{field.default if plain else json.dumps(field.default)}`"
 
 
 def _cli() -> str:
@@ -140,7 +81,7 @@ def _cli() -> str:
         for group in GROUPS
     }
     shared = [(title, sorted(flags.items())) for title, flags in titles.items() if title != "Flags"]
-    return render("cli.md.j2", groups=groups.items(), shared=shared)
+    return render("docs/cli.md.j2", groups=groups.items(), shared=shared)
 
 
 def is_tried(recipe: Recipe) -> bool:
@@ -180,15 +121,10 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         stack.example_text,
         "templates/stack/ and kiln/facts/knowledge/telemetry-stack.yaml",
     ),
-    _RULES_PAGE: (_rules, "kiln/facts/knowledge/rules.yaml"),
-    _ACCOUNT_PAGE: (_account, "kiln/base/account.py"),
-    **{
-        page: (functools.partial(_settings, page, source, block), source)
-        for page, source, block in (
-            (_PUBLISH_PAGE, "kiln/matrix/model.py", Publish),
-            (_TELEMETRY_PAGE, "kiln/telemetry/settings.py", Telemetry),
-        )
-    },
+    ROOT / "docs/amis-yaml.md": (reference.amis_yaml, "the models of kiln/matrix/model.py"),
+    ROOT / "docs/components.md": (reference.components_page, "kiln/components/ and amis.yaml"),
+    ROOT / "docs/environment.md": (reference.environment, "templates/docs/environment.md.j2"),
+    ROOT / "docs/rules.md": (reference.rules_page, "kiln/facts/knowledge/rules.yaml"),
     ROOT / "docs/cli.md": (_cli, "the tasks' docstrings"),
     _PROVEN_PAGE: (_proven, "kiln/facts/knowledge"),
     catalog.PAGE: (catalog.page_text, "kiln/facts/knowledge/xid.yaml"),

@@ -241,10 +241,9 @@ def _checked(name: str, problems: Callable[[], list[str]]) -> Finished:
 
 
 def _faulty_pages() -> list[str]:
-    return [
-        line
-        for page in links.pages(ROOT)
-        for line in (*links.broken(page, ROOT), *prose.problems(page, ROOT))
+    pages = links.pages(ROOT)
+    return prose.too_long(pages, ROOT) + [
+        line for page in pages for line in (*links.broken(page, ROOT), *prose.problems(page, ROOT))
     ]
 
 

@@ -1,7 +1,7 @@
 """The `aws` settings: how builds use an AWS account.
 
 Each setting is one field of `AwsSettings`. Its key in amis.yaml, flag, variable of the environment,
-help, JSON Schema and line in docs/your-account.md come from it. They say nothing about what is on
+help, JSON Schema and lines in the reference pages come from it. They say nothing about what is on
 an image, so they are not part of a recipe's digest.
 """
 

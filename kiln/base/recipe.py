@@ -30,8 +30,11 @@ class SourceAmi(Block):
     matrix `{arch}`, `{deb_arch}`, `{kubernetes}` and `{parallelcluster}` are filled in per row."""
 
     ssm_parameter: Annotated[str, vocabulary.PARAMETER] | None = None
+    """public SSM parameter with the AMI's id"""
     owner: Annotated[str, vocabulary.OWNER] | None = None
+    """account or alias that owns it"""
     name: Annotated[str, vocabulary.AMI_NAME] | None = None
+    """name filter; the newest match is taken"""
 
     @model_validator(mode="after")
     def _one_way(self) -> SourceAmi:
@@ -64,6 +67,7 @@ class Volume(Block):
     size: int = Field(100, ge=8, le=65536)
     """GiB"""
     type: Literal["gp3"] = "gp3"
+    """EBS volume type"""
     iops: int = Field(3000, ge=3000, le=80000)
     """at most 500 per GiB"""
     throughput: int = Field(125, ge=125, le=2000)
@@ -101,26 +105,35 @@ class Stack(Block):
     """The GPU stack. A row may override any field of its stack; null removes a component."""
 
     driver: Driver | None = None
+    """NVIDIA driver; required"""
     driver_source: DriverSource | None = None
+    """NVIDIA's packages (default), its .run file, or the distribution's packages"""
     kernel_module: KernelModule | None = None
-    """both: both are built, and kiln-gpu-boot loads the one for the GPUs"""
+    """required; `both` builds both, and each boot loads the one for its GPUs"""
     kernel: Annotated[str, vocabulary.PACKAGE] | None = None
     """kernel package (series) to pin, by the distribution's name for it"""
     cuda: Release | None = None
+    """CUDA toolkit"""
     cudnn: Annotated[str, vocabulary.CUDNN] | None = None
+    """cuDNN, four numbers"""
     nccl: Release | None = None
+    """NCCL, without the `+cuda` suffix"""
     efa: Release | None = None
     """EFA installer"""
     ofi_nccl: Version | None = None
     """aws-ofi-nccl built from source, if the EFA installer bundles none"""
     gdrcopy: Version | None = None
+    """GDRCopy"""
     dcgm: Release | None = None
+    """DCGM"""
     dcgm_exporter: Version | None = None
-    """DCGM's metrics for `telemetry: {dcgm: true}`; needs dcgm"""
+    """DCGM's metrics for `telemetry: {dcgm: true}`; needs the dcgm it was tested with"""
     container_toolkit: Version | None = None
+    """NVIDIA container toolkit"""
     cloudwatch_agent: Version | None = None
+    """CloudWatch agent"""
     nvlsm: Version | None = None
-    """NVLink subnet manager, for the NVSwitches of B200 and B300"""
+    """NVLink subnet manager, for the NVSwitches of B200 and B300; not the driver's version"""
     imex: bool | None = None
     """nvidia-imex, for GB200 and GB300 hosts"""
     package_snapshot: str | None = None

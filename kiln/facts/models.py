@@ -399,7 +399,9 @@ class ParentImage(SourceAmi):
     `{deb_arch}`, `{kubernetes}` and `{parallelcluster}` are filled in per row."""
 
     ssm_parameter: Annotated[str, vocabulary.PARAMETER, _PARENT] | None = None
+    """public SSM parameter with the AMI's id"""
     name: Annotated[str, vocabulary.AMI_NAME, _PARENT] | None = None
+    """name filter; the newest match is taken"""
 
 
 class Distribution(Fact):

@@ -68,7 +68,7 @@ class Publish(Block):
     regions: tuple[Region, ...] = ()
     """Regions that get a copy, besides the region that bakes."""
     share: Share = Share()
-    """Who may launch the AMIs besides the account that owns them."""
+    """Other accounts and organizations that may launch the AMIs."""
     kms_keys: dict[Region, KmsKey] = {}
     """KMS key that encrypts the AMI, per region."""
     channels: tuple[ChannelName, ...] = Field(("nightly", "candidate", "stable"), min_length=1)
@@ -141,10 +141,15 @@ class DistroSettings(Block):
     kiln/facts/knowledge/distros.yaml."""
 
     name: Annotated[str, vocabulary.NAME] | None = None
+    """name for people"""
     family: Family | None = None
+    """decides what the provisioners do"""
     package_manager: PackageManager | None = None
+    """installs its packages"""
     ssh_user: Annotated[str, vocabulary.USER] | None = None
+    """user of the parent AMI"""
     root_device: Annotated[str, vocabulary.DEVICE] | None = None
+    """root device of the parent AMI; another name would add a second volume"""
     cuda_repo: Annotated[str, vocabulary.CUDA_REPO] | None = None
     """NVIDIA's name of the distribution in its CUDA repository"""
     parents: dict[Flavor, ParentImage] = {}
@@ -163,28 +168,29 @@ class Settings(Block):
     """The settings of a row besides its stack; `defaults` sets them for all rows."""
 
     instance_type: dict[Arch, InstanceType] = {}
-    """instance type that bakes, per arch"""
+    """instance type that bakes, per arch; it needs no GPU"""
     verify_instance_type: dict[Arch, InstanceType] = {}
-    """instance type on which the AMI is checked, per arch"""
+    """instance type on which the AMI is checked, per arch; `instance_type` when left out"""
     target_instance_types: tuple[InstanceType, ...] = ()
-    """instance types that the AMI serves, for `check`"""
+    """instance types that the AMI must run on; `check` fails if one cannot"""
     volume: Volume | None = None
+    """root volume"""
     without: tuple[str, ...] = ()
-    """components to leave out"""
+    """components to leave out; adds to that of `defaults`"""
     kubernetes: Kubernetes | None = None
     """Kubernetes version, for flavor eks"""
     parallelcluster: Release | None = None
     """ParallelCluster version, for flavor parallelcluster"""
     telemetry: Telemetry | None = None
-    """see docs/telemetry-cloudwatch.md"""
+    """what the CloudWatch agent reports: docs/telemetry-cloudwatch.md"""
     publish: Publish | None = None
-    """see docs/publish.md"""
+    """where the AMIs go and who may launch them: docs/publish.md"""
     aws: Aws | None = None
-    """see docs/your-account.md"""
+    """how builds use your AWS account: docs/your-account.md"""
     mig_config: Label | None = None
-    """default MIG layout, such as all-1g.5gb"""
+    """MIG layout at boot if the launch selects none, such as all-1g.5gb"""
     extended_support: bool | None = None
-    """you have the distribution's extended support (Ubuntu Pro), for `check`"""
+    """you have the distribution's longer support (Ubuntu Pro): `check` accepts its end of life"""
     package_snapshot: str | None = None
     """the distribution's packages as they were: a release of Amazon Linux 2023, or a UTC time for
     Ubuntu and Debian"""
@@ -194,24 +200,31 @@ class MatrixRow(Settings, Stack):
     """One row of the matrix: distro × stack × flavors × arches."""
 
     distro: str
+    """a distribution with `parents` in distros.yaml, such as al2023"""
     stack: str
+    """a key of `stacks`"""
     line: Annotated[str, vocabulary.STACK_OF_LINE] | None = None
     """replaces the stack in the name of the AMI's folder in packer/, for rows that would share
     one"""
     accept: tuple[Acceptance, ...] = ()
     """warnings of `check` that the row accepts for a time"""
     flavors: tuple[Flavor, ...] = Field(("base",), min_length=1)
+    """one AMI each; the distribution needs a parent AMI for it"""
     arches: tuple[Arch, ...] = Field(("x86_64",), min_length=1)
+    """one AMI each"""
 
 
 class Matrix(Block):
     """The whole of `amis.yaml`."""
 
     defaults: Settings = Settings()
+    """settings of all rows; a row's replace them"""
     distros: dict[Id, DistroSettings] = {}
     """overrides for known distributions"""
     stacks: dict[Id, Stack] = {}
+    """GPU stacks by name"""
     amis: tuple[MatrixRow, ...] = Field(min_length=1)
+    """the rows"""
 
 
 def matrix_json_schema() -> str:

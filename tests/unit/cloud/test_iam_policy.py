@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 import tasks
+from kiln.base.paths import ROOT
 from kiln.cli import main
 from kiln.cloud import iam
 
@@ -26,16 +28,25 @@ def test_policy_names_the_regions_and_account(capsys: pytest.CaptureFixture[str]
     assert images["Resource"] == ["arn:aws:ec2:*::image/*"]
 
 
-@pytest.mark.parametrize("task", iam.PUBLISHING)
+FILES = {
+    "build": iam.POLICY_FILE,
+    "settings": iam.POLICY_FILE_SETTINGS,
+    **{task: iam.publishing_file(task) for task in iam.PUBLISHING},
+}
+
+
+@pytest.mark.parametrize("task", FILES)
 def test_policy_is_the_committed_one_without_flags(
     task: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert printed(capsys, "--task", task) == iam.publishing_file(task).read_text()
+    assert printed(capsys, "--task", task) == FILES[task].read_text()
 
 
-def test_list_has_every_committed_policy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_has_the_listed_policies(capsys: pytest.CaptureFixture[str]) -> None:
     listed = json.loads(printed(capsys, "--list", "--json"))
-    assert set(listed) == {"build", "settings", *iam.PUBLISHING}
+    page = (ROOT / "docs" / "iam.md").read_text().replace("`", "")
+    rows = re.findall(r"^\| \[(iam-.*?)\].*? \| (.*?) \| (.*?) \|", page, re.MULTILINE)
+    assert rows == [(FILES[name].name, each["tasks"], each["who"]) for name, each in listed.items()]
 
 
 @pytest.mark.parametrize("flags", [("--task", "x"), ("--regions", "moon-1"), ("--account", "1")])

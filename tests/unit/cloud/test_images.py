@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import boto3
 import pytest
 from botocore.client import BaseClient
-from moto import mock_aws
 from moto.core import DEFAULT_ACCOUNT_ID as ACCOUNT
 from moto.ec2.models import ec2_backends
 
@@ -33,13 +33,16 @@ def publish(ec2: Any, name: str, arch: str = "x86_64") -> str:
     return image_id
 
 
-def test_public_parameter_is_asked_for_by_name() -> None:
-    """moto serves the parameters that AWS publishes."""
-    with mock_aws():
-        result = find_parent(BY_PARAMETER, Target("a test", "us-east-1"))
-    assert result.ami_id.startswith("ami-")
-    assert result.name
-    assert result.found_by == f"ssm:{BY_PARAMETER.source_ami.ssm_parameter}"
+def test_public_parameter_is_asked_for_by_name(ec2: Any) -> None:
+    """moto serves the parameters that AWS publishes; the AMI that this one names is ours here."""
+    name = str(BY_PARAMETER.source_ami.ssm_parameter)
+    published = boto3.client("ssm", "eu-central-1").get_parameter(Name=name)["Parameter"]["Value"]
+    made = ec2_backends[ACCOUNT]["eu-central-1"].amis
+    made[published] = made.pop(publish(ec2, "amzn2-ami-kernel-5.10"))
+    made[published].id = published
+    result = find_parent(BY_PARAMETER, AWS)
+    assert (result.ami_id, result.name) == (published, "amzn2-ami-kernel-5.10")
+    assert result.found_by == f"ssm:{name}"
 
 
 @pytest.mark.usefixtures("ec2")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from pathlib import Path
 
 import jsonschema
@@ -14,7 +13,6 @@ from kiln import components, facts
 from kiln.base import yaml_files
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
-from kiln.base.recipe import SourceAmi, Volume
 from kiln.compat import engine
 from kiln.matrix import load as matrix
 from kiln.matrix import model
@@ -188,11 +186,3 @@ def test_schema_takes_the_matrix_and_no_typo() -> None:
     data["amis"][0]["flavours"] = ["base"]
     with pytest.raises(jsonschema.ValidationError, match="flavours"):
         jsonschema.validate(data, published)
-
-
-def test_every_key_is_documented() -> None:
-    text = (ROOT / "docs" / "matrix.md").read_text()
-    keys = {*model.MatrixRow.model_fields, *model.DistroSettings.model_fields}
-    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == keys
-    nested = {*Volume.model_fields, *SourceAmi.model_fields}
-    assert [key for key in nested if f"`{key}`" not in text] == []

@@ -189,7 +189,7 @@ def test_checks_belong_to_the_image(walked: Walked) -> None:
 def test_rule_holds_where_it_says(walked: Walked) -> None:
     assert "ACME-ARM" in walked.rules("arm64")
     assert "ACME-ARM" not in walked.rules("x86_64")
-    assert "| ACME-ARM | warning |" in (walked.root / "docs/compatibility.md").read_text()
+    assert "|ACME-ARM|warning|" in (walked.root / "docs/rules.md").read_text()
 
 
 def test_instance_type_is_served(walked: Walked) -> None:

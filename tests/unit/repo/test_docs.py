@@ -134,6 +134,11 @@ def test_records_page_explains_every_key() -> None:
     assert explained(version_info.split("##")[0]) == {*schema["$defs"]["VersionInfo"]["properties"]}
 
 
+def test_environment_page_lists_every_variable() -> None:
+    read = set(re.findall(r"\bKILN_[A-Z0-9_]*[A-Z0-9]\b", code("kiln", "lab", "devel", "setup")))
+    assert read - set(re.findall(r"\w+", PAGES["docs/environment.md"])) == set()
+
+
 def test_build_on_a_page_is_of_a_single_row() -> None:
     # The rows of these are in the overlays that they show.
     others = {"docs/overlay.md", "docs/add-a-distribution.md", "CHANGELOG.md"}
