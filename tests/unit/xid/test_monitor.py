@@ -581,7 +581,7 @@ class Machine(unittest.TestCase):
     def test_locked_log_is_waited_for(self):
         said, monitor = self.said(), self.monitor()
         with open(self.log) as other:
-            fcntl.flock(other, fcntl.LOCK_EX)
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.ring.say(XID_79)
             monitor.work()
             monitor.work()  # it is not tried again at once
