@@ -89,6 +89,11 @@ MISTAKES = [
         "21:51: amis.0.package_snapshot: no archive",
         "have snapshots: al",
     ),
+    (
+        (ROW, '- {distro: al2023, stack: classic, package_snapshot: "1"}'),
+        "21:54: amis.0.package_snapshot: al2023",
+        "is not a release of Amazon Linux 2023",
+    ),
     (row(f"aws: {{region: us-east-1, kms_key_id: '{KEY}'}}"), "21:70: amis.0", "key is in eu-west"),
     (row("aws: {time_limits: {all: 1h, cudda: 1h}}"), "21:62: amis.0", "did you mean 'cuda'?"),
     ((ROW, f"{ROW}\n{ROW}"), "22:3: al2-510.47.03-cuda11.6-base-x86_64 exists already", "yaml:21)"),
@@ -114,11 +119,15 @@ def test_mistake_names_place_and_fix(
 def test_other_name_has_the_settings_of_the_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    default = ("{size: 100}", "{size: 100}\n  aws: {region: eu-west-1}")
+    default = (
+        "{size: 100}",
+        "{size: 100}\n  aws: {region: eu-west-1}\n  telemetry: {interval: 30}",
+    )
     (recipe,) = load(tmp_path, default, row("aws: {region: us-west-2}"))
     monkeypatch.setattr(matrix, "matrix_file", lambda: tmp_path / "amis.yaml")
     assert matrix.load_account(recipe.name).region == "us-west-2"
     assert matrix.load_account("gone").region == matrix.default_region() == "eu-west-1"
+    assert matrix.default_telemetry().interval == 30
 
 
 def test_line_has_no_version_or_its_own_name(tmp_path: Path) -> None:

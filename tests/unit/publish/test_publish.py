@@ -364,6 +364,9 @@ def test_grave_difference_needs_accept(client: Client, bake: Bake) -> None:
     assert resolved(client, "candidate") == old
     assert promoted("candidate", accept=True).allowed
     assert resolved(client, "candidate") == new
+    bake(15, versions=versions_of("580.200.01"))
+    published()
+    assert promoted("candidate").allowed, "an update of the branch is not grave"
 
 
 def test_promotion_lifts_deprecation(
