@@ -84,6 +84,16 @@ def test_unconfirmed_entry_counts_for_its_row(
     assert f"kiln/facts/knowledge/{table}.yaml" in found
 
 
+def test_unconfirmed_type_is_placed_where_the_row_names_it(marked: Callable[..., None]) -> None:
+    marked("instances", "types", confirmed=False)
+    for row, kind, field in (
+        (MANY, "p4d.24xlarge", "target_instance_types"),
+        (PLAIN, PLAIN.instance_type, "instance_type"),
+    ):
+        (found,) = [f for f in unconfirmed_of_row(row) if f"types[{kind}]" in f.message]
+        assert found.place == row.row.origins[field]
+
+
 @pytest.mark.parametrize(
     ("table", "keys", "field", "entry"),
     [
