@@ -22,7 +22,6 @@ from kiln.cloud.target import Target
 from kiln.matrix import load
 from kiln.matrix.flags import overridden
 from kiln.packer import render
-from kiln.pipeline import verify
 
 MATRIX = """\
 defaults:
@@ -247,18 +246,6 @@ def test_efa_image_is_checked_with_an_efa_interface(account: Account) -> None:
     access = Access("key", Path("key"), ("sg-01234567",), way)
     (card,) = instance.launch_settings(access, account, None, None, efa=True)["NetworkInterfaces"]
     assert (card["InterfaceType"], card["Groups"]) == ("efa", ["sg-01234567"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "wanted"),
-    [("p5.48xlarge", True), ("g4dn.xlarge", False), ("p6-b300.48xlarge", False), ("other", False)],
-)
-def test_efa_interface_needs_efa_on_the_first_card(kind: str, *, wanted: bool) -> None:
-    recipe = next(item for item in load.load_recipes() if item.efa)
-    record = SimpleNamespace(recipe=recipe, verify_instance_type=kind)
-    assert verify.attaches_efa(record) is wanted  # type: ignore[arg-type]
-    without = SimpleNamespace(recipe=recipe.changed(efa=None), verify_instance_type=kind)
-    assert not verify.attaches_efa(without)  # type: ignore[arg-type]
 
 
 def test_efa_group_allows_all_traffic_in_itself(ec2: Any, tmp_path: Path) -> None:

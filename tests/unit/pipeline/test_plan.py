@@ -53,6 +53,11 @@ def test_unknown_instance_type_warns_only_where_ec2_may_have_it() -> None:
     assert refused.value.hint == "did you mean 'g4dn.xlarge'?"
 
 
+def test_input_digest_has_recipe_parent_and_snapshot() -> None:
+    given = [("r", "a", None), ("r", "a", "1"), ("r", "a", "2"), ("r", "b", None), ("s", "a", None)]
+    assert len({plan.input_digest(*inputs) for inputs in given}) == len(given)
+
+
 def test_script_with_a_syntax_error_ends_a_build_before_a_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
