@@ -4,7 +4,7 @@ import sys
 from types import ModuleType
 
 import devel.tasks
-from kiln.cli import build, gpu, launch, matrix, nightly, release, targets, telemetry
+from kiln.cli import acceptance, build, gpu, launch, matrix, nightly, release, targets, telemetry
 from kiln.cli.task import KilnTask, Tasks
 
 ns = Tasks()
@@ -17,5 +17,5 @@ def _add(*modules: ModuleType) -> None:
                 ns.add_task(each)
 
 
-_add(matrix, build, release, nightly, launch, telemetry, gpu, devel.tasks)
+_add(matrix, build, release, nightly, acceptance, launch, telemetry, gpu, devel.tasks)
 _add(*targets.task_modules(sys.argv[1:], ns.tasks))

@@ -328,7 +328,8 @@ def timed(
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on; `load_1m` is the load average of the last minute."""
+    """Return the machine's facts that figures depend on; `load_1m` is the load average of the last
+    minute."""
     return {
         "cpus": os.cpu_count(),
         **speed(),
@@ -338,7 +339,7 @@ def machine() -> dict[str, Any]:
 
 
 def speed() -> dict[str, float]:
-    """How fast the machine is now: its load, and a fixed loop's CPU time in milliseconds.
+    """Return how fast the machine is now: its load, and a fixed loop's CPU time in milliseconds.
 
     A virtual machine has half its speed at times, which neither its load nor the CPU time shows.
     """

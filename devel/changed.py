@@ -1,4 +1,4 @@
-"""Which unit tests a change touches, for `./invoke test --changed`.
+"""The unit tests that a change touches, for `./invoke test --changed`.
 
 By folder: tests/unit mirrors kiln's folders. By imports: the tests that import a changed module, or
 a module that rests on one.

@@ -27,6 +27,7 @@ from kiln.image import version_info
 from kiln.matrix import load, model
 from kiln.mig import profiles
 from kiln.packer.render import stale_files, write_all
+from kiln.pipeline import evidence
 from kiln.publish import codebuild
 from kiln.telemetry import stack
 from kiln.xid import catalog
@@ -46,13 +47,16 @@ def _page(path: Path, before: str, headings: str, rows: Iterable[Sequence[str]])
 
 
 def _proven() -> str:
-    """docs/test-status.md: for each row, whether the lab has tried it, its unconfirmed facts."""
+    """docs/test-status.md: what ran in accounts; for each row, whether the lab has tried it, its
+    unconfirmed facts."""
     rows = [
         (each.name, "yes" if is_tried(each) else "no", str(len(unconfirmed_of_row(each))))
         for each in load.load_recipes(_MATRIX)
     ]
     headings = "| row | tried in the lab | unconfirmed facts |"
-    return _page(_PROVEN_PAGE, "## The rows", headings, rows)
+    page = _page(_PROVEN_PAGE, "## The rows", headings, rows)
+    before, heading, rest = page.partition("## In an AWS account\n\n")
+    return f"{before}{heading}{evidence.status_text()}\n\n{rest[rest.index('## ') :]}"
 
 
 def _cli() -> str:
@@ -126,7 +130,7 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ROOT / "docs/environment.md": (reference.environment, "templates/docs/environment.md.j2"),
     ROOT / "docs/rules.md": (reference.rules_page, "kiln/facts/knowledge/rules.yaml"),
     ROOT / "docs/cli.md": (_cli, "the tasks' docstrings"),
-    _PROVEN_PAGE: (_proven, "kiln/facts/knowledge"),
+    _PROVEN_PAGE: (_proven, "evidence/ and kiln/facts/knowledge"),
     catalog.PAGE: (catalog.page_text, "kiln/facts/knowledge/xid.yaml"),
     catalog.CATALOG: (catalog.catalog_text, "kiln/facts/knowledge/xid.yaml"),
     instance_types.DEVICES_FILE: (

@@ -1,4 +1,4 @@
-"""Which AWS calls the modules of kiln/ make: kiln/cloud/iam.py allows these and no others."""
+"""The AWS calls of kiln's modules: kiln/cloud/iam.py allows these and no others."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ def allowed(by: str) -> set[str]:
 
 
 def called_in_builds() -> dict[str, str]:
-    """The AWS calls of all tasks but those of kiln/publish, fleet and catalog, and of stacks →
-    file:line of their first use."""
+    """The AWS calls of all tasks but those of kiln/publish, fleet and catalog, of stacks and of
+    acceptance → file:line of their first use."""
     others = {ROOT / "kiln" / name for name in ("publish", "fleet", "catalog")}
-    of_stacks = {_module(name) for name in publishing_facts()["stack"]["modules"]}
+    roles = [publishing_facts()[role] for role in ("stack", "acceptance")]
+    of_stacks = {_module(name) for role in roles for name in role["modules"]}
     every = (ROOT / "kiln").rglob("*.py")
     return called(
         path for path in every if others.isdisjoint(path.parents) and path not in of_stacks

@@ -41,7 +41,7 @@ def recorded() -> list[Call]:
 
 
 def checks(calls: Sequence[Call]) -> list[Check]:
-    """What IAM is asked for these calls, each question once."""
+    """Return the questions to IAM for these calls, each question once."""
     tags_of: dict[str, dict[str, str]] = {}
     every = [check for call in calls for check in _checks(call, tags_of)]
     return list({json.dumps(check, sort_keys=True): check for check in every}.values())

@@ -35,7 +35,7 @@ def usable() -> tuple[Packer, ...]:
 
 
 def in_words() -> str:
-    """Which Packer a test run uses, and which others its tests of Packer run with."""
+    """Name the Packer of a test run, and the others that its tests of Packer run with."""
     first, *others = [str(packer) for packer in usable()] or ["no Packer"]
     also = f"; the tests of its HCL also with {', '.join(others)}" if others else ""
     return f"{first}{also}"

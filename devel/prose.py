@@ -1,4 +1,4 @@
-"""Checks the English of the pages: length, spelling, and forms that STYLE rules out."""
+"""Checks the English of the pages (length, spelling, style), and how docstrings begin."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ _RULES = {
     r"^#+ (What|Who)\b.*": "a heading names a thing",
     r"\b(flavour|catalogue[sd]?|behaviour|colour|licence|honour|favour)\b": "US spelling",
 }
+# A docstring names a thing or begins with an imperative.
+_QUESTION = re.compile(r'^ *"""(Wh(at|o|ether|ich|ere|en|y)|How|Of|Those|Is|Has|Does)\b.*', re.M)
+
+
+def questions(root: Path) -> list[str]:
+    """Return the docstrings that begin like a question."""
+    files = (f for d in ("kiln", "lab", "devel", "runtime") for f in root.glob(f"{d}/**/*.py"))
+    return [f"{file}:{each[0]}" for file in files for each in _QUESTION.finditer(file.read_text())]
 
 
 def problems(page: Path, root: Path) -> list[str]:

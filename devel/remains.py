@@ -1,4 +1,4 @@
-"""What a lab has on this machine: what `lab.down` has to remove, found without the lab's code."""
+"""Traces of a lab on this machine, which `lab.down` has to remove: found without the lab's code."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def control_groups(lab: Lab) -> dict[str, list[str]]:
 
 
 def nothing(lab: Lab) -> dict[str, list[str]]:
-    """What `on_this_machine` says of a lab that has left nothing."""
+    """Return the answer of `on_this_machine` for a lab that has left nothing."""
     kinds = ("mounts", "interfaces", "nft tables", "processes", "disks", *control_groups(lab))
     return {kind: [] for kind in kinds}

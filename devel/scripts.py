@@ -24,7 +24,7 @@ _INTERPRETERS = {
 
 
 def files_in_language(language: str, files: Iterable[str], root: Path = ROOT) -> list[str]:
-    """Those of `files` (paths below `root`) that are written in `shell` or `python`."""
+    """Return those of `files` (paths below `root`) that are written in `shell` or `python`."""
     return [file for file in files if _is(language, root / file)]
 
 

@@ -58,7 +58,8 @@ def lint(no_install: bool = False) -> int:
 
 
 def _printing() -> contextlib.AbstractContextManager[object]:
-    """Where linters and pytest print: for a program, stdout has the outcome and nothing else."""
+    """Redirect the output of linters and pytest: for a program, stdout has the outcome and nothing
+    else."""
     return contextlib.redirect_stdout(sys.stderr) if FORMAT.json else contextlib.nullcontext()
 
 

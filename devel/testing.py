@@ -49,7 +49,7 @@ class Finished:
 
 
 def linters_dict(linters: list[Finished]) -> dict[str, Any]:
-    """What the linters found, as `./invoke lint --json` prints it."""
+    """Return the linters' findings, as `./invoke lint --json` prints it."""
     return {
         "exit_status": int(not all(check.ok for check in linters)),
         "linters": [asdict(check) for check in linters],
@@ -73,7 +73,7 @@ def lint(*, install: bool = True) -> list[Finished]:
         }
     )
     finished.append(_checked("generated files", generate.stale))
-    finished.append(_checked("links, English", _faulty_pages))
+    finished.append(_checked("links, English", _faulty_english))
     _report(finished)
     print(code_lines.table(), flush=True)
     return finished
@@ -160,7 +160,7 @@ def browser_if_there_is_one() -> None:
 
 
 def _why_no_lab() -> str:
-    """Why this machine cannot run tests/lab; "" where it can, with all that they need."""
+    """Return why this machine cannot run tests/lab; "" where it can, with all that they need."""
     try:
         host.can_run()
     except KilnError as error:
@@ -182,13 +182,14 @@ def _lab_tests(chosen: list[str], output: TextIO) -> int:
 
 
 def labs_at_once() -> int:
-    """How many labs are tested side by side here. They wait for guests half of the time."""
+    """Return the number of labs that are tested side by side here. They wait for guests half of the
+    time."""
     fit = psutil.virtual_memory().available // _OF_A_LAB
     return max(1, min(_processes() + 1, fit))
 
 
 def _processes() -> int:
-    """How many processes of tests this machine has cores for."""
+    """Return the number of test processes that this machine has cores for."""
     return min(cores(), MOST_AT_ONCE)
 
 
@@ -240,11 +241,12 @@ def _checked(name: str, problems: Callable[[], list[str]]) -> Finished:
     return Finished(name, not found, time.monotonic() - started, "\n".join(found))
 
 
-def _faulty_pages() -> list[str]:
+def _faulty_english() -> list[str]:
     pages = links.pages(ROOT)
-    return prose.too_long(pages, ROOT) + [
-        line for page in pages for line in (*links.broken(page, ROOT), *prose.problems(page, ROOT))
-    ]
+    found = [*prose.questions(ROOT), *prose.too_long(pages, ROOT)]
+    for page in pages:
+        found += [*links.broken(page, ROOT), *prose.problems(page, ROOT)]
+    return found
 
 
 def _ruff(files: list[str], *flags: str) -> dict[str, list[str]]:

@@ -7,8 +7,9 @@ are the same.
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -20,13 +21,7 @@ from kiln.base.errors import KilnError, did_you_mean, operation_failed
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
 from kiln.cloud import aws
-from kiln.cloud.target import (
-    DEFAULT_REGION,
-    Hooks,
-    OwnKernel,
-    ParentAmi,
-    Target,
-)
+from kiln.cloud.target import DEFAULT_REGION, Hooks, OwnKernel, ParentAmi, Target
 from lab.api import session_token
 from lab.base import origin
 from lab.base.settings import Lab, current
@@ -54,7 +49,8 @@ def target(why: str, vendors: str | None) -> LabTarget:
 
 
 def is_guest(ssh: Callable[[str], tuple[int, str, str]]) -> bool:
-    """Whether what `ssh` runs commands on (exit status, output, errors) is a guest of a lab."""
+    """Return True if what `ssh` runs commands on (exit status, output, errors) is a guest of a
+    lab."""
     return ssh("test -e /usr/lib/kiln-lab")[0] == 0
 
 
@@ -80,7 +76,7 @@ class LabTarget(Target):
         return {
             **super().record_fields(arch),
             "vendors": self.vendors,
-            "image_note": f"an AMI of the lab on this machine{real}",
+            "image_note": f"a lab AMI, which exists only on this machine{real}",
             "emulated": emulation.by(arch),
         }
 
@@ -101,7 +97,7 @@ class LabTarget(Target):
 
     @property
     def hooks(self) -> LabHooks:
-        """What the pipeline calls around builds."""
+        """The calls of the pipeline around builds."""
         return LabHooks(self)
 
     def client_settings(self) -> Mapping[str, str]:
@@ -204,7 +200,7 @@ class LabHooks(Hooks):
         """A lab that was taken down or has died keeps none of its instances."""
         if control.is_running(current()):
             return ""
-        ended = control.how_it_ended(current())
+        ended = control.exit_reason(current())
         return f"the lab at {self.target.endpoint} is down: {ended}"
 
     def parent(self, recipe: Recipe) -> ParentAmi | None:
@@ -213,6 +209,13 @@ class LabHooks(Hooks):
             return None
         image = public_images.parent(recipe)
         return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
+
+    def missing(self, ami_ids: Collection[str]) -> set[str]:
+        """Return those of the AMIs that no lab has; none if only root may look."""
+        root = current().root
+        if root.exists() and not os.access(root, os.X_OK):
+            return set()
+        return {name for name in ami_ids if not [*root.glob(f"lab*/images/{name}/image.json")]}
 
     @contextmanager
     def own_kernel(
@@ -250,8 +253,8 @@ class LabHooks(Hooks):
         return {**_row_variables(self.target.endpoint), "sha256": hashes}
 
     def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
-        """Whether it is the lab or the distribution that lacks a package, and whether this lab may
-        not know what the row needs."""
+        """Return hints: the lab or the distribution lacks a package; this lab may not have the
+        row's files."""
         if self.target.vendors == REAL:
             return ()
         hints = [system.about_missing(missing, recipe.distro, recipe.arch)] if missing else []
@@ -277,7 +280,8 @@ def _require_disk(folder: Path, gib: float = _NEEDS_GIB) -> None:
 
 
 def _other_than_running() -> str:
-    """How the lab that runs differs from what this checkout would start; empty if it does not."""
+    """Return how the lab that runs differs from what this checkout would start; empty if it does
+    not."""
     running = control.status()
     return origin.difference(running) if running else ""
 
@@ -297,7 +301,7 @@ def _require_own_kernel(recipe: Recipe) -> None:
 
 
 def _no_own_kernel(recipe: Recipe) -> str:
-    """Why an AMI of this recipe cannot boot its own kernel; empty if it can."""
+    """Return why an AMI of this recipe cannot boot its own kernel; empty if it can."""
     spec = distros.spec(recipe.distro.id)
     if spec["stand_in"]:
         return f"in the lab the kernel of {spec['name']} is a stand-in and not a program"

@@ -13,7 +13,7 @@ COLORS = (
     (r"^\$ .*", "#ffffff"),
     (r"^ok(?= )", "#7ec699"),
     (r"^failed(?= )|[1-9]\d* failed", "#f47067"),
-    (r"^  (on it|checks|facts|record|report|next)(?= )", "#6fb3d2"),
+    (r"^  (contents|checks|facts|record|report|next)(?= )", "#6fb3d2"),
     (r"\d+ passed|(?<=  )verified", "#7ec699"),
     (r"^target: \w+", "#e2b86b"),
 )

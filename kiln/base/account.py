@@ -50,7 +50,7 @@ class Block(BaseModel):
 
 @dataclass(frozen=True)
 class Flag:
-    """How a setting is typed on the command line and in the environment.
+    """A setting's form on the command line and in the environment.
 
     `example` is a value for the help; `separator` is between the entries of a list or mapping.
     Without `variables` the environment's variable is KILN_AWS_ and the setting's name.
@@ -108,7 +108,7 @@ Url = Annotated[
 
 
 class SubnetFilter(Block):
-    """How to find a subnet, as Packer's subnet_filter has it."""
+    """Filters that find a subnet, as Packer's subnet_filter has it."""
 
     filters: dict[SubnetFilterText, SubnetFilterText] = Field(min_length=1)
     """EC2's filters of DescribeSubnets, name and value: {"tag:Class": build}."""
@@ -236,7 +236,7 @@ class Account(AwsSettings):
 
     @property
     def region_of_caller(self) -> bool:
-        """Whether the region is from a flag or the environment, and not from a file."""
+        """True if the region is from a flag or the environment, and not from a file."""
         return self.origins.get("region") in ("--region", *REGION_VARIABLES)
 
     def with_block(

@@ -60,7 +60,7 @@ class Finding:
 
     @property
     def place(self) -> Place | None:
-        """Where the wrong value stands, if known."""
+        """The place of the wrong value, if known."""
         if self.file:
             return Place(self.file, self.line, self.column, self.path)
         return None

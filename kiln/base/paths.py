@@ -31,17 +31,18 @@ def lock_file() -> Path:
 
 
 def packer_dir() -> Path:
-    """Where rendered HCL goes; `KILN_PACKER_DIR` moves it."""
+    """Return the folder of rendered HCL; `KILN_PACKER_DIR` moves it."""
     return Path(os.environ.get("KILN_PACKER_DIR", ROOT / "packer")).absolute()
 
 
 def build_dir() -> Path:
-    """Where runs leave their logs, reports and records; `KILN_BUILD_DIR` moves it."""
+    """Return the folder of runs' logs, reports and records; `KILN_BUILD_DIR` moves it."""
     return Path(os.environ.get("KILN_BUILD_DIR", ROOT / "build")).absolute()
 
 
 def is_compiled(path: Path) -> bool:
-    """Whether Python made this file: any process may leave one beside a source at any time."""
+    """Return True if Python made this file: any process may leave one beside a source at any
+    time."""
     return "__pycache__" in path.parts or path.suffix == ".pyc"
 
 

@@ -27,7 +27,7 @@ _GRACE = 60.0
 
 
 class Stop:
-    """Whether the run was asked to stop, or cannot succeed any more.
+    """The end of a run: it was asked to stop, or cannot succeed any more.
 
     A plain flag, which a signal handler can set at any time. (threading.Event takes a lock, which
     the interrupted code may hold.) A run's own Stop, made with `for_run`, is also set when that of
@@ -59,13 +59,13 @@ class Stop:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether an error ended the run, rather than a person."""
+        """True if an error ended the run, rather than a person."""
         return self._error is not None
 
     @property
     def again(self) -> int:
-        """How often a person has asked while it stopped already: what waits when this rises does
-        not wait any longer. The first time only starts the clean-up, which may have begun."""
+        """Number of times a person has asked while it stopped already: what waits when this rises
+        does not wait any longer. The first time only starts the clean-up, which may have begun."""
         return self._build.again if self._build else max(self._signals - 1, 0)
 
     def is_set(self) -> bool:

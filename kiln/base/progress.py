@@ -120,7 +120,7 @@ class Stage:
             self._limit = f" (limit {limit:.0f} s)" if limit is not None else ""
 
     def reminder(self) -> str:
-        """What the stage waits for at the moment, for how long already, and its limit."""
+        """Describe the stage's wait: for what, for how long already, and its limit."""
         seconds = self._clock() - self._since
         return f"waiting for {self._what}: {seconds:.0f} s{self._limit}"
 

@@ -26,8 +26,8 @@ Label = Annotated[str, vocabulary.LABEL]
 
 
 class SourceAmi(Block):
-    """How the parent AMI is found: a public SSM parameter, or an owner and a name filter. In a
-    matrix `{arch}`, `{deb_arch}`, `{kubernetes}` and `{parallelcluster}` are filled in per row."""
+    """Look-up of the parent AMI: a public SSM parameter, or an owner and a name filter. In a matrix
+    `{arch}`, `{deb_arch}`, `{kubernetes}` and `{parallelcluster}` are filled in per row."""
 
     ssm_parameter: Annotated[str, vocabulary.PARAMETER] | None = None
     """public SSM parameter with the AMI's id"""
@@ -142,7 +142,7 @@ class Stack(Block):
 
 
 class Row(Block):
-    """Where in the matrix a recipe comes from, for messages; the warnings that it accepts; how its
+    """The place of a recipe in the matrix, for messages; the warnings that it accepts; how its
     builds use an AWS account. A record has the file, line and index.
 
     `origins` maps a field of the recipe to the place of its value: in the row, its stack,
@@ -168,11 +168,11 @@ class Row(Block):
         return self.changed(origins=origins)
 
     def has(self, name: str) -> bool:
-        """Does the row itself, rather than its stack or a default, set this field?"""
+        """Return True if the row itself, rather than its stack or a default, sets this field."""
         return name in self.origins and self.origins[name].path.startswith(f"amis.{self.index}.")
 
     def place_of(self, *names: str) -> Place:
-        """Where to report a finding about these fields.
+        """Return the place for a finding about these fields.
 
         That is the first field which the row itself sets, since stack and defaults serve other
         rows too; otherwise the first that is set anywhere; otherwise the row.
@@ -221,7 +221,7 @@ class Recipe(Stack):
 
     @property
     def channel_line(self) -> str:
-        """What consumers follow, as in names of parameters: al2023/lts/base/x86_64."""
+        """The line that consumers follow, as in names of parameters: al2023/lts/base/x86_64."""
         tail = f"-{self.flavor}-{self.arch}"
         stack = self.line.removeprefix(f"{self.distro.id}-").removesuffix(tail)
         return f"{self.distro.id}/{stack}/{self.flavor}/{self.arch}"

@@ -22,17 +22,17 @@ def key(version: str) -> tuple[int, ...]:
 
 
 def at_least(version: str, floor: str) -> bool:
-    """Is `version` equal to `floor` or newer?"""
+    """Return True if `version` is equal to `floor` or newer."""
     return key(version) >= key(floor)
 
 
 def below(version: str, limit: str) -> bool:
-    """Is `version` older than `limit`?"""
+    """Return True if `version` is older than `limit`."""
     return key(version) < key(limit)
 
 
 def same(version: str, other: str) -> bool:
-    """Are they the same version, however written: 510.47.3 and 510.47.03?"""
+    """Return True if both are the same version, however written: 510.47.3 and 510.47.03."""
     return key(version) == key(other)
 
 
@@ -42,9 +42,9 @@ def newest(versions: Iterable[str]) -> str | None:
 
 
 def last_reached(entries: Iterable[Entry], since: str, version: str) -> Entry | None:
-    """Of entries that hold from a version on, named by the key `since`, the one that holds for
-    `version`; None if it is older than all. Of two from the same version the first one counts,
-    which is an overlay's."""
+    """Return the entry that holds for `version`, of entries that hold from their `since` on; None
+    if it is older than all. Of two from the same version the first one counts, which is an
+    overlay's."""
     reached = [entry for entry in entries if at_least(version, entry[since])]
     return max(reached, key=lambda entry: key(entry[since]), default=None)
 
@@ -76,7 +76,7 @@ class WantedPackage:
         return f"{self.name}{exact}" + (f"@{self.build}" if self.build else "")
 
     def is_met_by(self, offered: str) -> bool:
-        """Is an offered version (with epoch and revision) the one that is asked for?
+        """Return True if an offered version (with epoch and revision) is the one that is asked for.
 
         The rule of kiln_matches in provisioners/lib/packages.sh.
         """

@@ -47,7 +47,7 @@ class Form:
     longest: int = 128
 
     def fits(self, text: object) -> bool:
-        """Does the whole text match, and is it no longer than such a text can be?"""
+        """Return True if the whole text matches and is no longer than such a text can be."""
         return (
             isinstance(text, str)
             and len(text) <= self.longest
@@ -131,7 +131,10 @@ STACK_OF_LINE = Form(
     r"^[a-z][a-z0-9_]*(-[a-z0-9_]+)*$",
     "a name of small letters, digits and dashes such as lts-both",
 )
-INSTANCE_TYPE = Form(r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$", "an instance type such as g4dn.xlarge")
+INSTANCE_TYPE = Form(
+    r"^[a-z][a-z0-9-]*\.(nano|micro|small|medium|[0-9]*x?large|metal(-[0-9]+xl)?)$",
+    "an instance type such as g4dn.xlarge",
+)
 
 # Ids in EC2 and ours. They are read from records, tags, flags and the environment, and reach EC2's
 # filters, which take wildcards: an id `*` matches everything.

@@ -115,11 +115,11 @@ class Located:
         return found
 
     def place(self, path: Path_) -> Place:
-        """Where the value at `path` stands."""
+        """Return the place of the value at `path`."""
         return Place(self.file, *self.mark(path), dotted(path))
 
     def key_place(self, path: Path_) -> Place:
-        """Where the key at `path` stands; its value if it has no key."""
+        """Return the place of the key at `path`, of its value if it has no key."""
         return Place(self.file, *self.mark(path, key=True), dotted(path))
 
 

@@ -1,4 +1,4 @@
-"""What the catalog shows, as data: catalog.json is this, docs/catalog.schema.json its schema.
+"""The content of the catalog, as data: catalog.json is this, docs/catalog.schema.json its schema.
 
 Every text from AWS is a text: nothing here is trusted to be a name of a file or to be HTML.
 """
@@ -22,7 +22,7 @@ Signed = Literal["matches", "does not match", "unsigned", "unknown"]
 
 @dataclass(frozen=True)
 class ChannelInRegion:
-    """What a channel holds in a region. `why_not` says why its AMI is not verified.
+    """The content of a channel in a region. `why_not` says why its AMI is not verified.
 
     Times are UTC in ISO 8601.
     """
@@ -53,7 +53,7 @@ class ChannelMove:
 
 @dataclass(frozen=True)
 class CheckCounts:
-    """How many checks of an image passed, failed and were skipped, and on which instance type."""
+    """Numbers of an image's checks that passed, failed and were skipped, and the instance type."""
 
     passed: int
     failed: int

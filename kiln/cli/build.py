@@ -51,6 +51,7 @@ def build(
     settings: BuildSettings,
     on_error: str = "clean-up",
     vendors: str | None = None,
+    all: bool = False,  # noqa: A002
     *,
     kernel: Kernel,
 ) -> int:
@@ -61,6 +62,9 @@ def build(
     ./invoke build --name al2023-580.178.04-open-cuda13.0-base-x86_64 --dry-run
     ./invoke build --distro al2 --driver 510.47.03 --on-error keep
 
+    Select rows:
+    all: build every row that the other flags match; otherwise flavor base and x86_64 come first
+
     If it fails:
     on_error: after a failed bake, clean-up (default) or keep the instance: --on-error keep
 
@@ -70,7 +74,7 @@ def build(
     from kiln.matrix import flags
     from kiln.pipeline.plan import Options
 
-    recipes = rows.select()
+    recipes = rows.select(every=all)
     options = Options(
         instance_type=baking.instance_type,
         verify_instance_type=baking.verify_instance_type,
@@ -230,7 +234,7 @@ def summary(record: Record, unconfirmed: int = 0) -> str:
         "",
         f"{record.ami_id or 'no AMI'}  {record.status}{note}",
         f"  {recipe.name} in {record.region}",
-        f"  on it    {recipe.distro.name}, {', '.join(holds)}",
+        f"  contents {recipe.distro.name}, {', '.join(holds)}",
         f"  checks   {checks.passed} passed, {checks.failed} failed, {checks.skipped} skipped",
     ]
     for check in checks.checks:

@@ -86,6 +86,8 @@ def makespan(instance_type: str, jobs: str, seconds: str, slowdown: list[str]) -
     ways = spans.compare_ways(instance_type, count, duration, measured)
     rows = [tuple(map(str, way.values())) for way in ways]
     output(ways, table(("way", "at once", "seconds"), rows))
+    if not measured:
+        log("no --slowdown given: slices are not compared (docs/mig.md)")
 
 
 @task("GPU tools", "mig.k8s")
@@ -123,21 +125,28 @@ def k8s(
     output(answer, k8s_text(answer))
 
 
+_LABELS = {"eks_replaces_node": "EKS replaces node", "nvidia": "NVIDIA's advice"}
+
+
 @task("GPU tools", "xid.explain")
-def explain(code: str) -> None:
+def explain(code: str, sources: bool = False) -> None:
     """Explain an Xid or SXid and what to do.
 
     ./invoke xid.explain 79
 
     code: 79, xid79 or sxid12028
+    sources: also print the source of each line
     """
     from kiln.xid import catalog
 
     entry = catalog.explain_code(code)
-    rows = []
-    for key, value in entry.items():
-        if (value or value is False) and key not in ("kind", "code", "name"):
-            rows.append((f"  {key.replace('_', ' ')}", _value(value)))
+    first = ("meaning", "severity", "action")
+    hidden = {"kind", "code", "name", *(() if sources else ("since_driver", "source"))}
+    rows = [
+        (f"  {_LABELS.get(key, key.replace('_', ' '))}", _value(entry[key]))
+        for key in dict.fromkeys((*first, *entry))
+        if key not in hidden and (entry.get(key) or entry.get(key) is False)
+    ]
     output(entry, f"{entry['kind'].upper()} {entry['code']}: {entry['name']}", table((), rows))
 
 

@@ -59,7 +59,7 @@ def consume(
     ./invoke consume --line al2023/lts/eks/x86_64 --for karpenter --out nodes.yaml
 
     line: line: --line al2023/lts/eks/x86_64 (./invoke channels)
-    for_: the kind of document: --for karpenter (--list names them)
+    for_: the format: --for karpenter (--list shows all)
     channel: a channel of the line's `publish`: --channel stable
     instance_type: instance type (default: the row's verify_instance_type); with --for
       parallelcluster several, a queue each: --instance-type p5.48xlarge,g5.xlarge
@@ -69,7 +69,7 @@ def consume(
     strategy: how Kubernetes shows slices, single or mixed: --strategy mixed
     pin: write the AMI id that the channel holds now, instead of following the channel
     out: a file instead of standard output: --out nodes.yaml
-    list_: name the kinds and write nothing
+    list_: list the formats and write nothing
     """
     from kiln.consume import KINDS, kind_named, launch_request, pinned
     from kiln.matrix import load
@@ -79,7 +79,9 @@ def consume(
         output(names, table((), list(names.items())))
         return
     if not (line and for_):
-        raise KilnError("specify --line and --for", hint="./invoke consume --list names the kinds")
+        raise KilnError(
+            "specify --line and --for", hint="./invoke consume --list shows the formats"
+        )
     kind = kind_named(for_)
     given = {flag(name): value for name, value in vars(launch).items()}
     kind.require_flags({**given, "--owner": owner != "ami", "--walkthrough": walkthrough})

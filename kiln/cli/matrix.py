@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,24 +26,47 @@ _STYLES = {"verified": "green", "failed": "red", "unverified": "yellow"}
 
 
 @task("Matrix", "list")
-def list_(records: RecordSettings) -> None:
+def list_(rows: Rows, records: RecordSettings) -> None:
     """Show the AMIs of the matrix and their last builds."""
-    from kiln.matrix import load
     from kiln.pipeline import records as kept
 
-    recipes = load.load_recipes()
+    recipes = rows.select()
     records.fetch_newest([recipe.name for recipe in recipes])
-    show_rows(recipes, {recipe.name: kept.last(recipe.name) for recipe in recipes})
+    last = {recipe.name: kept.last(recipe.name) for recipe in recipes}
+    show_rows(recipes, last, _gone(last.values()))
 
 
-def show_rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -> None:
+def _gone(records: Iterable[Record | None]) -> set[str]:
+    """Return the AMIs of these records that no longer exist, as far as that can be asked."""
+    from kiln.cli import targets
+    from kiln.cloud import aws, images
+
+    places: dict[tuple[str, str], list[str]] = {}
+    for record in filter(None, records):
+        if record.ami_id:
+            places.setdefault((record.target, record.region), []).append(record.ami_id)
+    gone: set[str] = set()
+    for (kind, region), ami_ids in places.items():
+        if kind == "lab" or aws.find_credentials():
+            try:
+                gone |= images.missing_images(targets.choose(kind, region), ami_ids)
+            except KilnError as error:
+                log(error.message)
+    return gone
+
+
+def show_rows(
+    recipes: Sequence[Recipe], records: Mapping[str, Record | None], gone: Collection[str] = ()
+) -> None:
     """Print what is on each AMI, and its last build: `records` by the recipe's name."""
     fields = ("driver", "kernel_module", "cuda", "nccl", "efa", "flavor", "arch")
     rows, cells = [], []
     for recipe in recipes:
         record = records.get(recipe.name)
-        status = record.status if record else "not built"
+        status: str = record.status if record else "not built"
         finished, ami_id = (record.finished, record.ami_id) if record else (None, None)
+        if ami_id in gone:
+            status = "gone"
         row: dict[str, Any] = {"name": recipe.name, "distro": recipe.distro.id}
         row |= {name: getattr(recipe, name) for name in fields}
         shown = " ".join(filter(None, [status, ami_id, (finished or "")[:10]]))
@@ -58,70 +81,65 @@ def show_rows(recipes: Sequence[Recipe], records: Mapping[str, Record | None]) -
 
 @dataclass(frozen=True)
 class Combination(Flags):
-    """One combination instead of the matrix
+    """Combination instead of rows
 
-    distro: its distribution: --distro al2
-    driver: --driver 510.47.03
-    cuda: --cuda 11.6.2
     nccl: --nccl 2.12.7
     efa: EFA installer: --efa 1.34.0
-    kernel_module: open, proprietary or both: --kernel-module open
     instance_type: instance type that it must run on: --instance-type p5.48xlarge
-    arch: x86_64 or arm64: --arch arm64
-    flavor: base, eks, ecs or parallelcluster: --flavor eks
     kubernetes: with flavor eks: --flavor eks --kubernetes 1.35
     parallelcluster: with flavor parallelcluster: --parallelcluster 3.16.3
     """
 
-    distro: str | None = None
-    driver: str | None = None
-    cuda: str | None = None
     nccl: str | None = None
     efa: str | None = None
-    kernel_module: str | None = None
     instance_type: str | None = None
-    arch: str | None = None
-    flavor: str | None = None
     kubernetes: str | None = None
     parallelcluster: str | None = None
 
 
 @task("Matrix")
-def check(combination: Combination, strict: bool = False, verbose: bool = False) -> int:
-    """Check that the matrix, or one combination, can work.
+def check(rows: Rows, combination: Combination, strict: bool = False, verbose: bool = False) -> int:
+    """Check that the matrix, rows or one combination can work.
 
     ./invoke check
+    ./invoke check --driver 580
     ./invoke check --distro al2023 --driver 580.178.04 --instance-type p5.48xlarge
 
     strict: treat end-of-life, untested and unconfirmed entries as errors
     verbose: also print the warnings that rows accept, and every detail
     """
-    answer = check_answer(asdict(combination), strict=strict)
+    answer = check_answer({**asdict(rows), **asdict(combination)}, strict=strict)
     output(answer, findings_text(answer, verbose=verbose))
     wrong = any(finding["level"] == "error" for finding in answer["findings"])
     return INVALID_INPUT if wrong else 0
 
 
 def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, Any]:
-    """Return the findings for a combination, or for the whole matrix if nothing is given."""
+    """Return the findings for a combination, or for the rows of the matrix that the values select.
+
+    The beginning of a driver version selects rows, a whole version with a distribution does not.
+    """
     from kiln.base import overlay
     from kiln.compat import engine
     from kiln.compat.engine import unconfirmed_of_row
     from kiln.components import rendered
     from kiln.facts import table
-    from kiln.matrix import load
+    from kiln.matrix import flags, load
     from kiln.publish.lines import published_regions
     from kiln.publish.regions import require_regions
 
     chosen: dict[str, Any] = {name: value for name, value in versions.items() if value is not None}
-    if chosen:
-        _require_versions(chosen)
+    recipes = load.load_recipes()
+    whole = {"distro", "driver"} <= chosen.keys() and not _drivers(recipes, **chosen)
+    if chosen.keys() & vars(Combination()) or (whole and "name" not in chosen):
+        _require_versions(chosen, recipes)
         kind = chosen.pop("instance_type", None)
         chosen |= {"instance_types": (kind,) if kind else ()}
         answer = engine.check_combination(**chosen, strict=strict)
         types = [name for name in answer["instance_types"] if kind in (None, name)]
         return {**answer, "instance_types": types}
-    recipes, publishing = load.load_recipes(), load.load_publishing()
+    recipes = flags.select(recipes, every=True, **chosen)
+    publishing = load.load_publishing()
     homes = {recipe.row.account.region for recipe in recipes} - {None}
     require_regions(map(str, homes), "`aws.region`:")
     published_regions(publishing)
@@ -142,8 +160,17 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
     }
 
 
-def _require_versions(chosen: Mapping[str, str]) -> None:
-    """Require a distribution, a driver, and whole versions that the flavor has."""
+def _drivers(
+    recipes: Sequence[Recipe], *, driver: str, distro: str | None = None, **more: str
+) -> list[str]:
+    """Return the drivers of the rows, on a distribution, that begin with an incomplete version."""
+    rows = [recipe for recipe in recipes if distro in (None, recipe.distro.id)]
+    return sorted({recipe.driver for recipe in rows if recipe.driver.startswith(f"{driver}.")})
+
+
+def _require_versions(chosen: dict[str, str], recipes: Sequence[Recipe]) -> None:
+    """Require a distribution, a driver, and whole versions that the flavor has. The beginning of a
+    driver version becomes the version of the rows on that distribution."""
 
     forms = {
         **dict.fromkeys(("nccl", "efa", "parallelcluster"), vocabulary.THREE_NUMBERS),
@@ -152,9 +179,16 @@ def _require_versions(chosen: Mapping[str, str]) -> None:
         "kubernetes": vocabulary.KUBERNETES,
     }
     flavors = {"kubernetes": "eks", "parallelcluster": "parallelcluster"}
+    if "name" in chosen:
+        raise KilnError("--name is for rows of the matrix, not for a combination")
     if not {"distro", "driver"} <= chosen.keys():
         hint = "./invoke check --distro al2 --driver 510.47.03, or no flags for the matrix"
         raise KilnError("a combination needs --distro and --driver", hint=hint)
+    if drivers := _drivers(recipes, **chosen):
+        if len(drivers) > 1:
+            wrong = f"--driver {chosen['driver']} is several drivers: {', '.join(drivers)}"
+            raise KilnError(wrong, hint="name one of them")
+        chosen["driver"] = drivers[0]
     for name, value in chosen.items():
         if name in flavors and chosen.get("flavor") != flavors[name]:
             raise KilnError(f"--{name} needs --flavor {flavors[name]}")
@@ -184,7 +218,7 @@ def findings_text(
     if not wrong:
         verdict = "untried" if untried else "valid"
     counts = f"{_counted(wrong, 'error')}, {_counted(number['warning'], 'warning')}"
-    subject = f"{answer['amis']} AMIs" if of_matrix else "this combination"
+    subject = _counted(answer["amis"], "AMI") if of_matrix else "this combination"
     lines = [f"{subject}: {verdict} ({counts})"]
     if number["accepted"] and not verbose:
         lines.append(
@@ -212,29 +246,28 @@ def _counted(number: int, word: str) -> str:
 
 
 @task("Matrix")
-def which(
-    instance_type: str | None = None,
-    flavor: str | None = None,
-    distro: str | None = None,
-    arch: str | None = None,
-) -> int:
+def which(rows: Rows, instance_type: str | None = None, verbose: bool = False) -> int:
     """Find the AMI for an instance type or a purpose.
 
     ./invoke which --instance-type p5.48xlarge
 
     instance_type: an EC2 GPU instance type: --instance-type p5.48xlarge
-    flavor: only rows of that flavor: --flavor eks
-    distro: only rows on that distribution: --distro al2023
-    arch: only rows for that processor: --arch arm64
+    verbose: also print why each row serves or does not
     """
-    from kiln.compat import which as rows
+    from kiln.compat.which import HEADINGS, rows_for, table_rows, which_text
     from kiln.matrix import load
 
-    if not (instance_type or flavor or distro or arch):
-        raise KilnError("specify --instance-type, --flavor, --distro or --arch")
-    recipes = load.load_recipes()
-    answer = rows.rows_for(instance_type, recipes, flavor=flavor, distro=distro, arch=arch)
-    output(answer, rows.which_text(answer))
+    if not (instance_type or rows):
+        raise KilnError("specify --instance-type, or rows, such as --flavor eks")
+    recipes, number = rows.select(), len(load.load_recipes())
+    answer = rows_for(instance_type, recipes, flavor=rows.flavor)
+    answer |= {"left_out": number - len(recipes)}
+    first = [f"{instance_type}: {answer['gpus']}"] if instance_type else []
+    last = [] if verbose else ["reasons: add --verbose"]
+    if left_out := answer["left_out"]:
+        last.append(f"{_counted(left_out, 'row')} of the matrix not selected")
+    details = [which_text(answer)] if verbose else []
+    output(answer, *first, table(HEADINGS, table_rows(answer, recipes)), *details, *last)
     return 0 if answer["serves"] else 1
 
 
@@ -271,22 +304,21 @@ def preflight(
 
 
 @task("Matrix")
-def render(check: bool = False) -> int:
-    """Write the Packer HCL of all AMIs to packer/.
+def render(rows: Rows, check: bool = False) -> int:
+    """Write the Packer HCL of the AMIs to packer/.
 
     check: write nothing; fail if what is committed is stale
     """
-    from kiln.matrix import load
     from kiln.packer.render import renewal, shown_packer, stale_files, write_all
 
-    recipes = load.load_recipes()
+    recipes = rows.select()
     number = len(recipes)
     if not check:
-        written = write_all(recipes)
+        written = write_all(recipes, whole=not rows)
         text = "\n".join(written) or f"nothing to change ({number} AMIs)"
         output({"amis": number, "written": written}, text)
         return 0
-    stale = stale_files(recipes)
+    stale = stale_files(recipes, whole=not rows)
     last = f"{shown_packer()}/ matches the matrix ({number} AMIs)"
     if stale:
         last = f"{shown_packer()}/ is stale: run {renewal()}, and commit"
@@ -295,32 +327,31 @@ def render(check: bool = False) -> int:
 
 
 @task("Matrix")
-def validate(no_install: bool = False) -> int:
+def validate(rows: Rows, no_install: bool = False) -> int:
     """Validate the rendered HCL with the policy and Packer."""
     from kiln.base.errors import findings_lines
-    from kiln.matrix import load
     from kiln.packer import program
     from kiln.packer import validate as validation
     from kiln.packer.render import renewal, shown_packer, stale_files
 
-    recipes = load.load_recipes()
+    recipes = rows.select()
     packer = program.find_packer(install=not no_install, say=log)
     results = validation.validate_recipes(recipes, packer)
-    rows = [
+    answer = [
         {"name": name, "valid": not found, "findings": [finding.to_dict() for finding in found]}
         for name, found in results.items()
     ]
     valid = sum(not found for found in results.values())
     output(
-        rows,
+        answer,
         *(f"{'INVALID' if found else 'valid'}  {name}" for name, found in results.items()),
         *findings_lines(errors.by_cause(each for found in results.values() for each in found)),
-        f"{valid} of {len(rows)} AMIs have valid HCL; not judged here: whether their versions "
+        f"{valid} of {len(answer)} AMIs have valid HCL; not judged here: whether their versions "
         "exist and work together (./invoke check)",
     )
-    if stale_files(recipes):
-        log(f"{shown_packer()}/ is stale, and was not judged: {renewal()} brings it up to date")
-    return 0 if valid == len(rows) else INVALID_INPUT
+    if stale_files(recipes, whole=not rows):
+        log(f"{shown_packer()}/ is out of date and was not validated: run {renewal()}")
+    return 0 if valid == len(answer) else INVALID_INPUT
 
 
 @task("Matrix")

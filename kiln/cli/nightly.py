@@ -158,7 +158,7 @@ def _lines(rows: Rows, report: Report | None = None) -> list[Line]:
     from kiln.matrix import load
     from kiln.publish.lines import Line
 
-    recipes, settings = rows.select(every=True), load.load_publishing()
+    recipes, settings = rows.select(), load.load_publishing()
     if report:
         report.require_places()
     return [Line(recipe, settings[recipe.name]) for recipe in recipes]

@@ -27,12 +27,11 @@ class Rows(Flags):
 
     distro: distribution in the matrix: --distro al2
     driver: NVIDIA driver version, or its beginning: --driver 510.47.03, --driver 580
-    flavor: base (default if several rows match), eks, ecs or parallelcluster: --flavor eks
-    arch: x86_64 (default if several rows match) or arm64: --arch arm64
+    flavor: base, eks, ecs or parallelcluster: --flavor eks
+    arch: x86_64 or arm64: --arch arm64
     cuda: CUDA version, or its beginning: --cuda 11.6
     kernel_module: open, proprietary or both: --kernel-module both
     name: the AMI's name in the matrix: --name debian12-535.309.01-base-x86_64
-    all: every row that matches the other flags
     """
 
     distro: str | None = None
@@ -42,15 +41,15 @@ class Rows(Flags):
     cuda: str | None = None
     kernel_module: str | None = None
     name: str | None = None
-    all: bool = False
 
-    def select(self, *, every: bool = False) -> list[Recipe]:
-        """Return the recipe that the flags select, or with --all or `every` any number."""
+    def __bool__(self) -> bool:
+        return any(asdict(self).values())
+
+    def select(self, *, every: bool = True) -> list[Recipe]:
+        """Return the recipes that the flags select; unless `every`, exactly one."""
         from kiln.matrix import flags, load
 
-        wanted = asdict(self)
-        every = wanted.pop("all") or every
-        return flags.select(load.load_recipes(), every=every, **wanted)
+        return flags.select(load.load_recipes(), every=every, **asdict(self))
 
 
 @dataclass(frozen=True)

@@ -185,9 +185,9 @@ def retirement_text(plan: Retirement, *, applied: bool) -> list[str | Table]:
         for step in (*going, *plan.kept)
     ]
     if not rows:
-        return ["there is no AMI of AMI Kiln here"]
+        return ["no AMIs of AMI Kiln found"]
     if not going:
-        last = "nothing had to go" if applied else "nothing would go"
+        last = "no AMIs to retire"
     elif applied:
         last = f"{len(going) - failed} of {len(rows)} AMIs have gone one step"
         last += f", {failed} could not" if failed else ""

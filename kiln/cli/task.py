@@ -36,7 +36,7 @@ class Flags:
 
 
 class Doc:
-    """What a docstring says: summary, examples and the help of flags."""
+    """Content of a docstring: summary, examples and the help of flags."""
 
     def __init__(self, documented: Any) -> None:
         self.summary, *lines = inspect.cleandoc(documented.__doc__ or "").splitlines()

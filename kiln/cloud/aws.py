@@ -42,13 +42,13 @@ def _errors() -> dict[str, dict[str, Any]]:
 
 
 def is_permanent(error: ClientError) -> bool:
-    """Whether asking again changes nothing as long as a person does nothing."""
+    """Return True if asking again changes nothing as long as a person does nothing."""
     code = error.response["Error"].get("Code", "")
     return bool(_errors().get(code, {}).get("permanent"))
 
 
 def hint_in(text: str) -> str:
-    """What to do about the AWS error code in a text, such as Packer's output; "" without one."""
+    """Return the hint for the AWS error code in a text, such as Packer's output; "" without one."""
     hints = (
         str(row["hint"])
         for code, row in _errors().items()
@@ -183,6 +183,13 @@ def regions() -> frozenset[str]:
 
 
 @cache
+def instance_types() -> frozenset[str]:
+    """The instance types in boto3's own data: EC2 may have newer ones."""
+    ec2_model = _session(configured=False).get_service_model("ec2")
+    return frozenset(ec2_model.shape_for("InstanceType").enum)
+
+
+@cache
 def partition(region: str) -> str:
     """The partition of a region, by boto3's own data: aws, aws-cn, aws-us-gov."""
     return str(_session(configured=False).get_partition_for_region(region))
@@ -190,8 +197,8 @@ def partition(region: str) -> str:
 
 @cache
 def dns_suffix(partition: str) -> str:
-    """How the names of AWS's hosts end in a partition, by boto3's own data: amazonaws.com, in China
-    (aws-cn) amazonaws.com.cn."""
+    """Return how the names of AWS's hosts end in a partition, by boto3's own data: amazonaws.com,
+    in China (aws-cn) amazonaws.com.cn."""
     from botocore.regions import EndpointResolver
 
     resolver = EndpointResolver(_session(configured=False).get_data("endpoints"))
@@ -247,8 +254,8 @@ def wait(
 
 
 def is_gone(error: ClientError) -> bool:
-    """Whether EC2 answered that there is no AMI of that id: there never was (`.NotFound`, and
-    `.Malformed` for an id that EC2 does not issue), or it was deregistered (`.Unavailable`).
+    """Return True if EC2 answered that there is no AMI of that id: there never was (`.NotFound`,
+    and `.Malformed` for an id that EC2 does not issue), or it was deregistered (`.Unavailable`).
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
     """
@@ -268,7 +275,7 @@ def as_error(what: str, error: ClientError) -> KilnError:
 
 
 def find_credentials() -> str | None:
-    """Where boto3 finds credentials (env, shared-credentials-file, sso, iam-role, …), or None."""
+    """Return the source of boto3's credentials (env, shared-credentials-file, sso, iam-role, …)."""
     import boto3
     from botocore.exceptions import BotoCoreError
 

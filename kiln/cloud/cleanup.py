@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,11 +45,17 @@ class Resource:
 
 @dataclass
 class Removal:
-    """What a clean-up removed, AWS's errors for what it could not remove, and what that is."""
+    """Result of a clean-up: resources that it removed or could not remove, with AWS's errors."""
 
     removed: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> str:
+        """Numbers of removed resources, by kind: 2 instances, 1 key pair."""
+        kinds = Counter(name.rpartition(" ")[0] for name in self.removed)
+        return ", ".join(f"{n} {kind}{'s'[: n > 1]}" for kind, n in kinds.items())
 
 
 def tags(run_id: str, /, **more: str) -> list[Any]:
@@ -155,7 +162,7 @@ def _end_instances(
 def _has_not_ended(
     client: EC2Client, instance_id: str, target: Target, hurried: Callable[[], bool]
 ) -> bool:
-    """Whether an instance that EC2 does not find by the run's tag is there all the same.
+    """Return True if an instance that EC2 does not find by the run's tag is there all the same.
 
     EC2 may not show an instance in the first seconds after its launch, and shows one that has ended
     for about an hour:
@@ -232,8 +239,8 @@ _DELETE: dict[str, Callable[[EC2Client, str], object]] = {
 
 
 def is_not_there(error: ClientError) -> bool:
-    """Whether EC2 answered that the resource does not exist (any more): InvalidGroup.NotFound,
-    InvalidVolume.NotFound, InvalidLaunchTemplateName.NotFoundException, …"""
+    """Return True if EC2 answered that the resource does not exist (any more):
+    InvalidGroup.NotFound, InvalidVolume.NotFound, InvalidLaunchTemplateName.NotFoundException, …"""
     code = error.response["Error"].get("Code", "")
     return code.endswith((".NotFound", ".NotFoundException")) or aws.is_gone(error)
 
@@ -245,7 +252,7 @@ def live_instances(client: EC2Client, run_id: str) -> list[Any]:
 
 
 def ended_by_ec2(target: Target, run_id: str) -> list[str]:
-    """Why EC2 ended instances of a run on its own initiative, one text for each instance.
+    """Return why EC2 ended instances of a run on its own initiative, one text for each instance.
 
     A KMS key without permission or a lack of capacity shows only here: RunInstances succeeds.
     Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html

@@ -22,8 +22,8 @@ POLICY_FILE = ROOT / "docs" / "iam-policy.json"
 POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
 # retire and sweep; nightly.plan and the end of its night; stack.deploy, whose calls CloudFormation
-# makes; those of the fleet; catalog.
-PUBLISHING = ("publish", "promote", "retire", "plan", "stack", "fleet", "catalog")
+# makes; those of the fleet; catalog; acceptance, which has the statements of others besides.
+PUBLISHING = ("publish", "promote", "retire", "plan", "stack", "fleet", "catalog", "acceptance")
 # The account of an ARN such as arn:aws:ec2:*:*:instance/*; an image's may be empty and stays.
 _ANY_ACCOUNT = re.compile(r"^(arn:aws:[^:]*:[^:]*:)\*:")
 
@@ -50,8 +50,11 @@ def policy(
 
     `regions` replace those of iam.yaml; with `account` the ARNs name that account.
     """
-    ours = publishing_facts()[part]["statements"] if part in PUBLISHING else iam_facts()[part]
-    statements = [_statement(entry) for entry in ours]
+    ours = publishing_facts()[part] if part in PUBLISHING else {"statements": iam_facts()[part]}
+    statements = [_statement(entry) for entry in ours["statements"]]
+    for other in ours.get("with", ()):
+        more = policy(other)["Statement"]
+        statements += [{**each, "Sid": f"{other.capitalize()}{each['Sid']}"} for each in more]
     for statement in statements:
         equal = statement.get("Condition", {}).get("StringEquals", {})
         if regions and "aws:RequestedRegion" in equal:
@@ -68,7 +71,7 @@ def policy_text(part: str = "statements") -> str:
 
 
 def publishing_file(role: str) -> Path:
-    """Where the policy of one of PUBLISHING is committed."""
+    """Return the committed file of one of PUBLISHING's policies."""
     return ROOT / "docs" / f"iam-{role}.json"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ class Image:
 
     @property
     def ours(self) -> bool:
-        """Whether AMI Kiln made it, or it is a copy of such an AMI: by its tags."""
+        """True if AMI Kiln made it, or it is a copy of such an AMI: by its tags."""
         return vocabulary.RUN_ID.fits(self.tags.get(RUN_ID)) and vocabulary.RECIPE_NAME.fits(
             self.tags.get(RECIPE)
         )
@@ -52,18 +52,18 @@ class Image:
 
     @property
     def retiring(self) -> bool:
-        """Whether `retire` has deprecated it."""
+        """True if `retire` has deprecated it."""
         return RETIRING in self.tags
 
     @property
     def is_deprecated(self) -> bool:
-        """Whether it is deprecated, by `retire` or because its date has passed."""
+        """True if it is deprecated, by `retire` or because its date has passed."""
         passed = self.deprecated is not None and self.deprecated <= utc_now()
         return self.retiring or passed
 
     @property
     def kept_by_tag(self) -> bool:
-        """Whether somebody has tagged it kiln:keep."""
+        """True if somebody has tagged it kiln:keep."""
         return KEEP in self.tags
 
 
@@ -72,6 +72,17 @@ def find_image(target: Target, ami_id: str) -> Image | None:
     with aws.explained(f"{ami_id} could not be looked up in {target.region}"):
         found = list(list_images(target, ImageIds=[ami_id], IncludeDisabled=True))
     return found[0] if found else None
+
+
+def missing_images(target: Target, ami_ids: Collection[str]) -> set[str]:
+    """Return those of the AMIs that are not in the target's region."""
+    known = target.hooks.missing(ami_ids)
+    if known is not None:
+        return known
+    named = [{"Name": "image-id", "Values": [*ami_ids]}]
+    with aws.explained(f"the AMIs could not be looked up in {target.region}"):
+        found = {image.ami_id for image in list_images(target, Filters=named, IncludeDisabled=True)}
+    return {*ami_ids} - found
 
 
 def require_image(target: Target, ami_id: str) -> Image:

@@ -9,15 +9,16 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kiln.base import processes
+from kiln import facts
+from kiln.base import processes, vocabulary
 from kiln.base.account import Account
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError, nearest, operation_failed
 from kiln.base.paths import short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Stage
@@ -90,7 +91,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Boot:
-    """What an instance is launched for: the AMI, the type, the user of its SSH, whose run it is.
+    """Reason and settings of a launch: the AMI, the type, the user of its SSH, whose run it is.
 
     `efa`: its network interface is one of EFA too. `tags` are given to it besides the run's.
     `launched` gets its id, `tried` each launch.
@@ -107,6 +108,22 @@ class Boot:
     tags: Mapping[str, str] = field(default_factory=dict)
     launched: Callable[[str], None] = lambda instance_id: None
     tried: Callable[[Try], None] = lambda launch: None
+
+
+def require_types(names: Iterable[str], target: Target, say: Callable[[str], None]) -> None:
+    """Refuse instance types that nobody knows. AWS may have one that is newer than boto3's data:
+    `say` then gets a warning."""
+    for name in names:
+        if name in facts.instances() or name in aws.instance_types():
+            continue
+        wrong = f"{vocabulary.shown(name)} is not an instance type that AMI Kiln knows"
+        close = nearest(name, aws.instance_types() | facts.instances().keys())
+        hint = (
+            f"did you mean {close!r}?" if close else "an instance type is, for example, g4dn.xlarge"
+        )
+        if not (target.bills and vocabulary.INSTANCE_TYPE.fits(name)):
+            raise KilnError(wrong, hint=hint)
+        say(f"warning: {wrong}; EC2 decides; {hint}")
 
 
 @contextmanager
@@ -253,7 +270,8 @@ def restart(instance_id: str, ssh_interface: str, target: Target) -> str:
 
 
 def ssh_address(instance: dict[str, Any], ssh_interface: str) -> str:
-    """Where ssh finds a running instance: an address, or its id for Session Manager."""
+    """Return the host at which ssh finds a running instance: an address, or its id for Session
+    Manager."""
     if ssh_interface == SESSION_MANAGER:
         return str(instance["InstanceId"])
     if ssh_interface == "private_ip":
@@ -262,8 +280,8 @@ def ssh_address(instance: dict[str, Any], ssh_interface: str) -> str:
 
 
 def ssh_timeout() -> float:
-    """How many seconds an instance may take until it answers over SSH, that of a bake as well as
-    that of the checks: `KILN_SSH_TIMEOUT`, or 600."""
+    """Return the seconds that an instance may take until it answers over SSH, that of a bake as
+    well as that of the checks: `KILN_SSH_TIMEOUT`, or 600."""
     text = os.environ.get("KILN_SSH_TIMEOUT", str(_BOOT_TIMEOUT))
     if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,3})?", text, re.ASCII):
         raise KilnError(
@@ -363,7 +381,7 @@ def wait_for_ssh(
 
 
 def ssh_hint(answer: str) -> str:
-    """What to look at when ssh's last answer was this."""
+    """Return the hint for ssh's last answer."""
     if message("openssh", "other_host_key").search(answer):
         return (
             "the machine that answers there does not have the host key that the instance wrote to "

@@ -1,5 +1,5 @@
-"""Where a run's instances are launched, and how this machine reaches them: subnet, VPC, security
-group, key pair; and which launch comes next when EC2 has no capacity for one."""
+"""Places of a run's instances, and this machine's way to them: subnet, VPC, security group, key
+pair; and which launch comes next when EC2 has no capacity for one."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Network:
 
     @property
     def by_session(self) -> bool:
-        """Whether instances are reached by Session Manager, which needs no open port."""
+        """True if instances are reached by Session Manager, which needs no open port."""
         return self.ssh_interface == SESSION_MANAGER
 
     @property
     def hint(self) -> str:
-        """What to look at when an instance does not answer."""
+        """Hint for when an instance does not answer."""
         return _HINTS[self.ssh_interface]
 
 
@@ -345,7 +345,7 @@ def _in_zone(reservation: Any, target: Target, subnets: Sequence[str | None]) ->
 
 
 def no_capacity(answer: str) -> bool:
-    """Whether an error of EC2 says that another launch may succeed."""
+    """Return True if an error of EC2 says that another launch may succeed."""
     return bool(_NO_CAPACITY.search(answer) or message("ec2", "not_in_zone").search(answer))
 
 

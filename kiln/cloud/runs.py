@@ -37,7 +37,7 @@ _LOCK = ".lock"
 
 
 class State(BaseModel):
-    """What a later run needs to clean up after a crash: run.json.
+    """State of a run, with which a later one cleans up after a crash: run.json.
 
     `amis`: the run's AMI is incomplete and is removed too.
     """
@@ -143,7 +143,7 @@ def _lock(lock: IO[str], recipe: str) -> None:
 
 
 def _is_alive(folder: Path) -> bool:
-    """Whether the process of a run holds its lock."""
+    """Return True if the process of a run holds its lock."""
     with (folder / _LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

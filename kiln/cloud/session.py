@@ -37,7 +37,7 @@ def require_plugin() -> None:
 
 
 def is_online(instance_id: str, target: Target) -> bool:
-    """Has the instance's SSM agent registered, so that sessions can begin?
+    """Return True if the instance's SSM agent has registered, so that sessions can begin.
 
     Raises KilnError (exit status 1) if Systems Manager does not say.
     """
@@ -50,7 +50,7 @@ def is_online(instance_id: str, target: Target) -> bool:
 
 
 def proxy_command(target: Target, folder: Path) -> str:
-    """What ssh runs to reach an instance, whose id is the host's name: its ProxyCommand.
+    """Return the ProxyCommand of ssh that reaches an instance, whose id is the host's name.
 
     `folder`, which nobody else may read, gets a file with the endpoint and keys of a target that
     has its own.
@@ -103,7 +103,8 @@ def carry_or_explain(*words: str) -> None:
 
 
 def reason_in(errors: str) -> str:
-    """Why ssh failed, from its stderr: what `carry_or_explain` wrote, or its own last line."""
+    """Return why ssh failed, from its stderr: what `carry_or_explain` wrote, or its own last
+    line."""
     lines = errors.strip().splitlines() or ["ssh failed"]
     ours = (line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR))
     return next(ours, lines[-1])

@@ -122,7 +122,7 @@ def stack_outputs(stack: Any) -> dict[str, str]:
 
 
 def has_log_group(target: Target, group: str) -> bool:
-    """Whether a log group of exactly this name exists."""
+    """Return True if a log group of exactly this name exists."""
     with aws.explained(f"the log group {group} could not be looked up"):
         answer = aws.client("logs", target).describe_log_groups(logGroupNamePrefix=group)
     return any(item["logGroupName"] == group for item in answer["logGroups"])
@@ -153,7 +153,8 @@ def stack_alarms(target: Target, name: str) -> list[dict[str, Any]]:
 
 
 def _contributors(client: Any, alarm: str) -> Iterator[dict[str, str]]:
-    """What breaches, which the alarm's own message does not say. botocore has no paginator."""
+    """Yield the metrics that breach, which the alarm's own message does not say. botocore has no
+    paginator."""
     request = {"AlarmName": alarm}
     while True:
         answer = client.describe_alarm_contributors(**request)

@@ -1,4 +1,4 @@
-"""What a target is: a region of EC2 in which AMIs are built and checked.
+"""Targets: a target is a region of EC2 in which AMIs are built and checked.
 
 `Target` is a region of AWS. The lab (`lab/target.py`) is a subclass of it, with hooks of its own;
 `kiln/cli/targets.py` chooses between them.
@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +40,7 @@ class OwnKernel:
 
 
 class Hooks:
-    """What the pipeline asks of a target around its runs. In AWS there is nothing to do."""
+    """Calls of the pipeline to a target around its runs. In AWS there is nothing to do."""
 
     def prepare(
         self,
@@ -69,11 +69,15 @@ class Hooks:
         return nullcontext()
 
     def gone(self) -> str:
-        """Why the target can never answer again, in words; empty as long as it may."""
+        """Return why the target can never answer again, in words; empty as long as it may."""
         return ""
 
     def parent(self, recipe: Recipe) -> ParentAmi | None:
         """The parent AMI if it is known without asking EC2."""
+        return None
+
+    def missing(self, ami_ids: Collection[str]) -> set[str] | None:
+        """Return those of the AMIs that are gone, if that is known without asking EC2."""
         return None
 
     def packer_inputs(self, folder: Path, recipe: Recipe) -> tuple[list[Path], dict[str, str]]:
@@ -82,8 +86,8 @@ class Hooks:
         return [], dict(os.environ)
 
     def about_failure(self, missing: Sequence[str], recipe: Recipe) -> tuple[str, ...]:
-        """What the target knows about a component that failed, for messages. `missing`: the
-        packages that the package tool did not find."""
+        """Return the target's hints about a component that failed. `missing`: the packages that the
+        package tool did not find."""
         return ()
 
     def own_kernel(
@@ -138,7 +142,7 @@ class Target:
 
     @property
     def hooks(self) -> Hooks:
-        """What the pipeline calls around builds."""
+        """The calls of the pipeline around builds."""
         return Hooks()
 
     def client_settings(self) -> Mapping[str, str]:

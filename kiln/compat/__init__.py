@@ -1,4 +1,4 @@
-"""What fits together: rules over facts.
+"""Compatibility: rules over facts.
 
 `rules.yaml` is the table of the rules: id, level, what clashes, source. Each rule has a function
 under its id in the module of its subject: `driver`, `libraries`, `network`, `system`, `flavors`. It
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def fabric_manager(self) -> bool | None:
-        """Whether the image has fabric manager; None if unspecified."""
+        """True if the image has fabric manager; None if unspecified."""
         has = "nvidia-fabricmanager" in self.recipe.components
         return has if has or self.complete else None
 
@@ -103,7 +103,7 @@ class Case:
 
     @property
     def repo_has_driver(self) -> bool:
-        """Whether the CUDA repository has packages of the driver's branch."""
+        """True if the CUDA repository has packages of the driver's branch."""
         held = self.cuda_repo.get("drivers", {})
         return not (
             ("first" in held and versions.below(self.branch_name, held["first"]))
@@ -112,7 +112,7 @@ class Case:
 
     @property
     def distro_has_driver(self) -> bool:
-        """Whether the distribution itself packages exactly this driver, as far as known."""
+        """True if the distribution itself packages exactly this driver, as far as known."""
         return self.recipe.driver in self.distro.get("packaged_drivers", {}).values()
 
     @property

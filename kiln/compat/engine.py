@@ -43,12 +43,12 @@ class Clash:
 
     @property
     def blocks(self) -> bool:
-        """Whether the image fails, even if uncertain. Advice and warnings do not block."""
+        """True if the image fails, even if uncertain. Advice and warnings do not block."""
         return self.rule.level == "error" and not self.objection.advice
 
     @property
     def certain(self) -> bool:
-        """Whether it rests on confirmed facts."""
+        """True if it rests on confirmed facts."""
         return self.rule.confirmed and not self.objection.unsure
 
     @property
@@ -205,7 +205,7 @@ def _environment(recipe: Recipe) -> list[Finding]:
 
 
 def _telemetry(recipe: Recipe) -> list[Finding]:
-    """What the image's CloudWatch agent would refuse, or not do as the row says."""
+    """Return the settings that the image's CloudWatch agent would refuse or ignore."""
     if "cloudwatch-agent" not in recipe.components:
         return []
     from kiln.telemetry.agent import agent_config_problems

@@ -57,7 +57,7 @@ def nccl_packaged(recipe: Recipe, case: Case) -> Objections:
 
 
 def _serves(built: str, cuda: str, *, exactly: bool) -> bool:
-    """Whether a package built for a CUDA serves another one."""
+    """Return True if a package built for a CUDA serves another one."""
     if exactly and not built.endswith(".x"):
         return cuda == built
     return versions.major(cuda) == versions.major(built)

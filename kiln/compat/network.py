@@ -34,7 +34,7 @@ def efa_accepts_distro(recipe: Recipe, case: Case) -> Objections:
 
 
 def accepted_by_installer(installer: str, window: Mapping[str, str]) -> bool:
-    """Whether an installer is between the first and the last that accept a distribution."""
+    """Return True if an installer is between the first and the last that accept a distribution."""
     return versions.at_least(installer, window.get("first", "0")) and (
         "last" not in window or versions.at_least(window["last"], installer)
     )
@@ -54,7 +54,7 @@ def gpu_direct(recipe: Recipe, case: Case) -> Objections:
 
 
 @rule("EFA-INSTANCE", reads_types=True)
-def no_efa_there(recipe: Recipe, case: Case) -> Objections:
+def efa_without_support(recipe: Recipe, case: Case) -> Objections:
     """EFA software on an image whose instance types have no EFA."""
     if not recipe.efa or not case.types or any(kind.efa for kind in case.types):
         return

@@ -37,7 +37,8 @@ def ended_distro(recipe: Recipe, case: Case) -> Objections:
 
 
 def _end_means(recipe: Recipe, case: Case) -> str:
-    """What the end of the distribution's life brings, with the last versions that it gets."""
+    """Describe the effects of the distribution's end of life, with the last versions that it
+    gets."""
     last = case.cuda_repo.get("drivers", {}).get("last")
     last_versions = {
         "cuda_repo": recipe.distro.cuda_repo,
@@ -181,7 +182,7 @@ def _drivers_built_on(kernel: str) -> list[str]:
 
 
 def _failure(driver: str, kernel: str) -> str | None:
-    """Why stock sources fail on a measured kernel; None if no cause is known."""
+    """Return why stock sources fail on a measured kernel; None if no cause is known."""
     for cause in table("kernel_builds")["causes"]:
         last = cause["drivers"].get(versions.major(driver))
         if kernel in cause["kernels"] and last and versions.at_least(last, driver):

@@ -10,7 +10,6 @@ from typing import Any
 
 from kiln import facts
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError, did_you_mean
 from kiln.base.recipe import Recipe
 from kiln.compat import Case
 from kiln.compat.engine import Clash, clashes, general_clashes, working_types
@@ -18,6 +17,8 @@ from kiln.facts import InstanceType
 
 # A row without instance types, and its clashes that are the same on every one.
 JudgedRow = tuple[Case, list[Clash]]
+# A text of a table, or a text and its style.
+Cell = str | tuple[str, str]
 
 
 def judged_rows(recipes: Iterable[Recipe], today: date | None = None) -> list[JudgedRow]:
@@ -29,49 +30,27 @@ def judged_rows(recipes: Iterable[Recipe], today: date | None = None) -> list[Ju
 def rows_for(
     instance_type: str | None,
     recipes: Iterable[Recipe],
-    *,
-    distro: str | None = None,
     flavor: str | None = None,
-    arch: str | None = None,
     today: date | None = None,
 ) -> dict[str, Any]:
-    """The rows for an instance type, or for a distribution, flavor and processor, or both.
+    """Return which of the rows serve an instance type, or any without one.
 
     Returns `{"instance_type": … or None, "gpus": "8 × NVIDIA H100 80GB HBM3" or None, "serves":
-    [{"row", "reasons", "warnings"} best first], "does_not": [{"row", "reasons"}], "left_out":
-    number of rows that are not of `distro`, `flavor` and `arch`}`. The best row has a driver and a
-    distribution that still get fixes, then the fewest warnings, then EFA if the type has it, then
-    the driver with the latest end of life. Components that only other types need cause no warning.
+    [{"row", "reasons", "warnings"} best first], "does_not": [{"row", "reasons"}]}`. The best row
+    has a driver and a distribution that still get fixes, then the fewest warnings, then EFA if the
+    type has it, then the driver with the latest end of life; unless a `flavor` was asked for, base
+    comes first. Components that only other types need cause no warning.
 
-    Exit status 2 if there is no such GPU instance type, distribution, flavor or processor.
+    Exit status 2 if there is no such GPU instance type.
     """
-    known = {
-        "distro": (distro, facts.distro_names(with_parents=True)),
-        "flavor": (flavor, vocabulary.FLAVORS),
-        "arch": (arch, vocabulary.ARCHES),
-    }
-    for name, (value, values) in known.items():
-        if value is not None and value not in values:
-            raise KilnError(
-                f"--{name} {value}: there is none to build on", hint=did_you_mean(value, values)
-            )
     wanted = facts.instance(instance_type) if instance_type else None
-    every = list(recipes)
-    fitting = [
-        recipe
-        for recipe in every
-        if distro in (None, recipe.distro.id)
-        and flavor in (None, recipe.flavor)
-        and arch in (None, recipe.arch)
-    ]
-    answer = rows_on(wanted, judged_rows(fitting, today), flavor)
-    return {**answer, "left_out": len(every) - len(fitting)}
+    return rows_on(wanted, judged_rows(recipes, today), flavor)
 
 
 def rows_on(
     wanted: InstanceType | None, rows: Iterable[JudgedRow], flavor: str | None = None
 ) -> dict[str, Any]:
-    """The answer of rows_for without `left_out`: which of the rows serve an instance type."""
+    """Return the answer of rows_for for judged rows."""
     serves, does_not = [], []
     for judged, general in rows:
         case = replace(judged, types=(wanted,) if wanted else ())
@@ -92,10 +71,32 @@ def rows_on(
     }
 
 
+HEADINGS = ("AMI", "driver", "module", "EFA", "fixes until", "serves")
+
+
+def table_rows(answer: dict[str, Any], recipes: Iterable[Recipe]) -> list[list[Cell]]:
+    """Return the answer as rows of a table, one for each recipe."""
+    known, rows = {recipe.name: recipe for recipe in recipes}, []
+    for entry in (*answer["serves"], *answer["does_not"]):
+        recipe = known[entry["row"]]
+        branch = Case(recipe, vocabulary.today()).branch
+        fixes = str((branch and branch.end_of_life) or "-")
+        cells: list[Cell] = [recipe.name, recipe.driver, recipe.kernel_module]
+        cells += [recipe.efa or "-", fixes]
+        warnings = len(entry.get("warnings", ()))
+        if "warnings" not in entry:
+            rows.append([*cells, ("no", "dim")])
+        elif warnings:
+            rows.append([*cells, (f"yes, {warnings} warning{'s'[: warnings > 1]}", "yellow")])
+        else:
+            rows.append([*cells, ("yes", "green")])
+    return rows
+
+
 def which_text(answer: dict[str, Any]) -> str:
-    """The answer for a person: a paragraph for each row that serves, one for each reason of those
+    """The reasons: a paragraph for each row that serves, one for each reason of those
     that do not."""
-    lines = [f"{answer['instance_type']}: {answer['gpus']}"] if answer["instance_type"] else []
+    lines = []
     for place, entry in enumerate(answer["serves"], 1):
         lines.append(f"{place}. {entry['row']}")
         lines += [f"     {reason}" for reason in entry["reasons"]]
@@ -108,8 +109,6 @@ def which_text(answer: dict[str, Any]) -> str:
     for why, rows in reasons.items():
         lines += [f"-  {row}" for row in rows]
         lines += [f"     not: {reason}" for reason in why]
-    if answer["left_out"]:
-        lines.append(f"{answer['left_out']} rows are of another distribution, flavor or processor")
     return "\n".join(lines)
 
 
@@ -136,7 +135,7 @@ def _gpus(kind: InstanceType) -> str:
 
 
 def _reasons(case: Case, kind: InstanceType | None) -> list[str]:
-    """Why the row suits this type, and what it lacks; without a type, what it serves."""
+    """Return why the row suits this type, and what it lacks; without a type, what it serves."""
     recipe, branch = case.recipe, case.branch
     module: str = recipe.kernel_module
     if module == "both":

@@ -1,5 +1,5 @@
-"""What can be baked into an AMI, in bake order. Component `nvidia-driver` is NVIDIA_DRIVER in the
-module of its subject."""
+"""The components of AMIs, in bake order. Component `nvidia-driver` is NVIDIA_DRIVER in the module
+of its subject."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def get(name: str) -> Component:
 
 
 def is_ours(name: str) -> bool:
-    """Is it a component of AMI Kiln itself, not of an overlay?"""
+    """Return True if the component is AMI Kiln's own, not an overlay's."""
     return name in _COMPONENTS
 
 

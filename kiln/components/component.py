@@ -95,8 +95,8 @@ class Component:
         return {distro: entry["why"] for distro, entry in entries.items()}
 
     def for_recipe(self, recipe: Recipe) -> Step:
-        """What the component does for a recipe. A recipe that lacks a version that the component
-        needs, or has unknown package names, is an error (exit status 2)."""
+        """Return the component's step for a recipe. A recipe that lacks a version that the
+        component needs, or has unknown package names, is an error (exit status 2)."""
         for each in (self.request_field, self.built_for):
             if each and getattr(recipe, each) is None:
                 raise KilnError(
@@ -126,9 +126,9 @@ class Component:
 
 @dataclass(frozen=True)
 class Step:
-    """What a component does for one recipe: the script's environment, its downloads, the signing
-    keys that it trusts (variable → name in keys.yaml), the files that it puts on the image, and
-    the rows of facts that its variables and URLs were made from."""
+    """The work of a component for one recipe: the script's environment, its downloads, the signing
+    keys that it trusts (variable → name in keys.yaml), the files that it puts on the image, and the
+    rows of facts that its variables and URLs were made from."""
 
     name: str
     what: str

@@ -127,5 +127,5 @@ def _fields(recipe: Recipe) -> dict[str, str]:
 
 
 def steps(recipe: Recipe) -> tuple[Step, ...]:
-    """What each component of the recipe does, in bake order."""
+    """Return the steps of the recipe's components, in bake order."""
     return tuple(components.get(name).for_recipe(recipe) for name in recipe.components)

@@ -1,4 +1,4 @@
-"""What is rendered of a component: the variables of its script, and files of the image.
+"""Rendered parts of a component: the variables of its script, and files of the image.
 
 A script declares its variables in its header, the leading comment block, in `#@` lines:
 

@@ -16,8 +16,8 @@ _SERVED = ("cuda", "cudnn", "nccl", "nvlsm", "dcgm", "dcgm_exporter", "imex")
 
 
 def _repo_gives_something(stack: Mapping[str, Any]) -> bool:
-    """Whether a GPU stack has anything from NVIDIA's repository. Debian's own driver alone has not:
-    an image of it must not get NVIDIA's driver by a later `apt install`."""
+    """Return True if a GPU stack has anything from NVIDIA's repository. Debian's own driver alone
+    has not: an image of it must not get NVIDIA's driver by a later `apt install`."""
     return (stack.get("driver_source") or "repo") == "repo" or any(map(stack.get, _SERVED))
 
 
@@ -92,8 +92,9 @@ NVIDIA_DRIVER = Component(
 
 
 def _has_nvswitch(arch: str) -> bool:
-    """Whether any instance type with the processor has an NVSwitch of its own. GB200's and GB300's
-    are managed on the switch trays (instances.yaml), so no arm64 instance runs fabric manager."""
+    """Return True if any instance type with the processor has an NVSwitch of its own. GB200's and
+    GB300's are managed on the switch trays (instances.yaml), so no arm64 instance runs fabric
+    manager."""
     return any(machine.nvswitch for machine in facts.instances().values() if machine.arch == arch)
 
 
@@ -143,7 +144,7 @@ _CDMM = "NVreg_CoherentGPUMemoryMode=driver"
 
 
 def _imex_environment(recipe: Recipe) -> dict[str, str]:
-    """Who starts IMEX, and its package at the driver's version."""
+    """Return IMEX's starter, and its package at the driver's version."""
     return {
         # https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/dra-intro-install.html
         "NVIDIA_IMEX_OWNER": "dra" if recipe.flavor == "eks" else "host",
@@ -225,7 +226,7 @@ GDRCOPY = Component(
 
 
 def _efa_environment(recipe: Recipe) -> dict[str, str]:
-    """Whether to skip the installer's aws-ofi-nccl for one from source."""
+    """Return the choice to skip the installer's aws-ofi-nccl for one from source."""
     bundled = facts.bundles_plugin(recipe.efa or "", recipe.arch, recipe.distro.id)
     return {"EFA_SKIP_PLUGIN": "yes" if recipe.ofi_nccl and bundled else ""}
 

@@ -38,7 +38,7 @@ PACKAGE_SNAPSHOT = Component(
 
 KERNEL = Component(
     name="kernel",
-    what="current packages, the kernel that will boot and its headers, the compiler that built it",
+    what="current packages; the kernel that will boot, its headers and compiler",
     optional=False,
     reboots=True,
     packages={
@@ -72,8 +72,8 @@ TUNING = Component(
 
 
 def _lustre_environment(recipe: Recipe) -> dict[str, str]:
-    """Where the client's packages are: a topic of Amazon Linux 2's extras, or FSx's repository,
-    which has Ubuntu's codenames only."""
+    """Return the place of the client's packages: a topic of Amazon Linux 2's extras, or FSx's
+    repository, which has Ubuntu's codenames only."""
     ubuntu = operating_system(recipe) == "ubuntu"
     suite = str(facts.distro(recipe.distro.id).get("codename", "")) if ubuntu else ""
     return {
@@ -106,7 +106,7 @@ CLEANUP = Component(
 
 HYGIENE = Component(
     name="hygiene",
-    what="assertion that the clean-up left nothing behind, right before the snapshot",
+    what="check that the clean-up left nothing behind",
     optional=False,
 )
 

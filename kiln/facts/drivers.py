@@ -31,7 +31,7 @@ class Branch:
         return versions.newest(self.versions)
 
     def ended(self, today: date) -> bool:
-        """Has support ended before `today`?"""
+        """Return True if support ended before `today`."""
         return self.end_of_life is not None and self.end_of_life < today
 
 
@@ -89,7 +89,7 @@ def driver_cuda(driver: str) -> str:
 
 
 def nvlsm_program() -> str:
-    """Where NVLSM's package puts the program that fabric manager starts."""
+    """Return the path of NVLSM's program, that fabric manager starts."""
     return str(table("drivers")["nvlsm"]["program"])
 
 
@@ -125,6 +125,6 @@ def first_with_plugin(arch: str, distro: str) -> str | None:
 
 
 def bundles_plugin(installer: str, arch: str, distro: str) -> bool:
-    """Does this EFA installer bundle aws-ofi-nccl on that processor and distribution?"""
+    """Return True if this EFA installer bundles aws-ofi-nccl on that processor and distribution."""
     first = first_with_plugin(arch, distro)
     return first is not None and versions.at_least(installer, first)

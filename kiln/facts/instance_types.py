@@ -73,17 +73,17 @@ class InstanceType:
 
     @property
     def efa(self) -> bool:
-        """Does it have an EFA interface?"""
+        """True if it has an EFA interface."""
         return bool(self.efa_cards)
 
     @property
     def efa_on_first_card(self) -> bool:
-        """Can the interface with the instance's address be one of EFA too?"""
+        """True if the interface with the instance's address can be one of EFA too."""
         return self.efa_published and 0 in self.efa_cards
 
     @property
     def efa_published(self) -> bool:
-        """Has anybody published which of its network cards have EFA?"""
+        """True if somebody has published which of its network cards have EFA."""
         return self.confirmed and not {"efa", "network_cards"} & {*self.unsure}
 
 

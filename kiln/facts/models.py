@@ -395,7 +395,7 @@ _SnapshotName = Annotated[
 
 
 class ParentImage(SourceAmi):
-    """How the parent AMI is found: a public SSM parameter, or an owner and a name filter. `{arch}`,
+    """Look-up of the parent AMI: a public SSM parameter, or an owner and a name filter. `{arch}`,
     `{deb_arch}`, `{kubernetes}` and `{parallelcluster}` are filled in per row."""
 
     ssm_parameter: Annotated[str, vocabulary.PARAMETER, _PARENT] | None = None

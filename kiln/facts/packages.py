@@ -63,7 +63,7 @@ class PackageSnapshots:
     templates: tuple[str, ...] = ()
 
     def refusal(self, value: str) -> str:
-        """Why the service cannot have this value; empty when it can."""
+        """Return why the service cannot have this value; empty when it can."""
         if not re.fullmatch(self.form, value):
             return f"{value!r} is not {self.what}"
         try:
@@ -82,7 +82,8 @@ class PackageSnapshots:
 
 
 def package_snapshots(distro_name: str) -> PackageSnapshots | None:
-    """Who has the archive of this distribution as it was; None for a distribution without."""
+    """Return the service with this distribution's archive as it was; None for a distribution
+    without."""
     name = distro(distro_name).get("package_snapshot")
     if name is None:
         return None

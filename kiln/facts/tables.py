@@ -94,7 +94,7 @@ def _twin(entry: Any, entries: list[Any]) -> Any:
 
 
 def _path_in(own: Any, merged: Any, path: Path_) -> Path_:
-    """Where a path of the merged table stands in the overlay's file, as far as it has it."""
+    """Return the place of a merged table's path in the overlay's file, as far as it has it."""
     found: list[str | int] = []
     for part in path:
         key: str | int | None = str(part) if isinstance(own, dict) and str(part) in own else None
@@ -116,7 +116,8 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def confirmed(entry: Mapping[str, Any]) -> bool:
-    """Does a public source confirm this entry of `knowledge/`? Only `confirmed: false` says no."""
+    """Return True if a public source confirms this entry of `knowledge/`. Only `confirmed: false`
+    says no."""
     return bool(entry.get("confirmed", True))
 
 
@@ -132,7 +133,7 @@ class UsedRow:
 
 
 def used_row(file: str, key: str, row: Mapping[str, Any]) -> UsedRow:
-    """What a component remembers of a row that it looked up."""
+    """Return a component's note of a row that it looked up."""
     names = table(file.removesuffix(".yaml")).get("sources", {})
     return UsedRow(file, key, full_source(row.get("source", ""), names), confirmed(row))
 
@@ -165,7 +166,7 @@ def message(program: str, name: str) -> re.Pattern[str]:
 
 
 def http_reason(error: Exception) -> str:
-    """Why an HTTP request failed, in a few words, without a password of a URL."""
+    """Return why an HTTP request failed, in a few words, without a password of a URL."""
     text, rows = str(error), read_messages()["requests"].values()
     known = (str(row["reason"]) for row in rows if re.search(row["pattern"], text))
     return next(known, masked(text, whole=True))

@@ -215,7 +215,7 @@ def uninstall_fleet(
 
 
 def _is_done(status: FleetStatus, sha256: str) -> bool:
-    """Whether there is nothing to do: it reports, with this bundle or by its own image.
+    """Return True if there is nothing to do: it reports, with this bundle or by its own image.
 
     What a run has left half-made may still report for some minutes as it did before.
     """
@@ -252,7 +252,7 @@ def _run_wave(
     # What they have now is what a later failure puts back.
     for key, answer in document.run("confirm", wave.ok).items():
         if not answer.ok:
-            say(f"{key} reports, which it could not note: {answer.why}")
+            say(f"{key} reports, but its install marker could not be written: {answer.why}")
     for key in wave.failed:
         say(f"failed {key}: {wave.why[key]}")
         if answers[key] == NOT_ENDED:

@@ -53,7 +53,7 @@ class FleetMachine:
 
     @property
     def runs(self) -> bool:
-        """Whether it is up, or about to be."""
+        """True if it is up, or about to be."""
         return self.state in _UP
 
 

@@ -59,7 +59,7 @@ class MachineState(BaseModel, frozen=True):
 
     @property
     def configuration(self) -> str:
-        """Where the agent's configuration is from."""
+        """The origin of the agent's configuration."""
         parts = []
         if self.bundle:
             parts.append(f"fleet.install {self.bundle[:12]}")
@@ -87,7 +87,7 @@ class FleetStatus:
 
     @property
     def lacks(self) -> list[str]:
-        """What is missing, in words."""
+        """The missing parts, in words."""
         return [f"{what}: {why}" for what, why in self.missing.items()]
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What is on a built AMI: version-info, SBOM, differences."""
+"""Contents of a built AMI: version-info, SBOM, differences."""

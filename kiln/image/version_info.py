@@ -90,14 +90,14 @@ class Runfile(_Part):
 
 
 class EfaInstall(_Part):
-    """What the EFA installer reports."""
+    """Report of the EFA installer."""
 
     installer: str
     packages: tuple[str, ...]
 
 
 class ComponentRecord(_Part):
-    """What the provisioner of a component reports, with further keys of its own."""
+    """Report of a component's provisioner, with further keys of its own."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 
@@ -132,7 +132,7 @@ class UpgradablePackage(_Part):
 
 
 class VersionInfo(_Part):
-    """What is on an image: version-info.json.
+    """Contents of an image: version-info.json.
 
     `files`, `sysctls` and `boot` are None if the bake did not record them.
     """

@@ -159,7 +159,7 @@ def disk(value: str | None, *, own_kernel: bool) -> Path | None:
 
 
 def on_error(value: str) -> bool:
-    """Whether --on-error keeps the build instance."""
+    """Return True if --on-error keeps the build instance."""
     if value not in ("keep", "clean-up"):
         raise KilnError(f"--on-error {vocabulary.shown(value)} is neither keep nor clean-up")
     return value == "keep"
@@ -191,7 +191,7 @@ def _parsed(given: _Typed, arch: str) -> Aws:
         name = first["loc"][0]
         origin, text = given[name]
         if first["type"] == "dict_type":
-            why = f"{quoted(text)} is no KEY=VALUE[,KEY=VALUE]"
+            why = f"{quoted(text)} is not KEY=VALUE[,KEY=VALUE]"
         elif first["type"] != "value_error":
             why = f"{quoted(text)}: {why}"
         example = f"--{name.replace('_', '-')} {SETTINGS[name].example}"

@@ -94,7 +94,7 @@ def sharing_warnings(
 
 
 def unknown_component(name: str) -> str:
-    """Why a time limit is for no component; "" if it is for one."""
+    """Return why a time limit is for no component; "" if it is for one."""
     names = components.names()
     if name in ("all", *names):
         return ""
@@ -138,11 +138,11 @@ class _Layer:
     values: Any
 
     def has(self, *path: str | int) -> bool:
-        """Whether the layer sets the value at a path in it."""
+        """Return True if the layer sets the value at a path in it."""
         return (*self.path, *path) in self.document
 
     def place(self, *path: str | int) -> Place:
-        """Where the value at a path in it stands."""
+        """Return the place of the value at a path in it."""
         return self.document.place((*self.path, *path))
 
 
@@ -170,7 +170,8 @@ class _Variant:
 
     @cached_property
     def layers(self) -> list[_Layer]:
-        """What holds for the row, the row last; of stacks of one name that of the last file."""
+        """The layers that hold for the row, the row last; of stacks of one name that of the last
+        file."""
         name = self.row.stack
         defaults = [_Layer(file, ("defaults",), model.defaults) for file, model in self.files]
         stacks = [
@@ -227,7 +228,7 @@ class _Variant:
 
     @property
     def placeholders(self) -> dict[str, Any]:
-        """What the `{…}` of a parent AMI's name stand for; None if the row does not set it."""
+        """Values of the `{…}` in a parent AMI's name; None if the row does not set it."""
         return {
             "arch": self.arch,
             "deb_arch": DEB_ARCH[self.arch],
@@ -306,7 +307,7 @@ class _Variant:
         }
 
     def mistakes(self) -> list[Finding]:
-        """Why the variant is not a recipe; the first kind of mistake only."""
+        """Return why the variant is not a recipe; the first kind of mistake only."""
         kinds = (self._bad_snapshot, self._conflicts, self._lacking)
         return next((found for kind in kinds if (found := list(kind()))), [])
 
@@ -317,7 +318,7 @@ class _Variant:
         return mistake(layer.place(*path), f"{dotted((*layer.path, *path))}: {why}")
 
     def _bad_snapshot(self) -> Iterator[Finding]:
-        """Why the distribution cannot be pinned to the row's snapshot."""
+        """Return why the distribution cannot be pinned to the row's snapshot."""
         value, distro = self.get("package_snapshot"), self.row.distro
         if value is None:
             return
@@ -335,7 +336,7 @@ class _Variant:
             yield self._at(("package_snapshot",), f"{distro}: {refusal}")
 
     def _lacking(self) -> Iterator[Finding]:
-        """What neither the row nor its stack nor `defaults` has."""
+        """Yield the values that neither the row nor its stack nor `defaults` has."""
         row = self.layers[-1]
         for name in ("driver", "kernel_module"):
             if self.get(name) is None:
@@ -356,7 +357,7 @@ class _Variant:
             yield mistake(row.place(), what)
 
     def _conflicts(self) -> Iterator[Finding]:
-        """What does not fit together in the row's `publish` and `aws`."""
+        """Yield the conflicts in the row's `publish` and `aws`."""
         for path, why in self.publish.conflicts(self.account.region):
             yield self._at(("publish", *path), why)
         for name, why in self.account.conflicts():

@@ -29,7 +29,7 @@ ChannelName = Annotated[str, vocabulary.CHANNEL]
 
 
 class Share(Block):
-    """Who may launch the AMIs besides the account that owns them."""
+    """Accounts that may launch the AMIs besides their owner."""
 
     accounts: tuple[Annotated[str, vocabulary.ACCOUNT], ...] = ()
     """Account ids, in quotes; they may read the snapshots as well."""
@@ -47,7 +47,7 @@ class LaunchTemplate(Block):
     channel: ChannelName
     """The channel that its default version follows."""
     regions: tuple[Region, ...] = ()
-    """Where the template exists; empty: in every region of `publish`."""
+    """Regions of the template; empty: every region of `publish`."""
 
 
 class Sign(Block):
@@ -63,7 +63,7 @@ Days = Annotated[int, Field(ge=1, le=3650)]
 
 
 class Publish(Block):
-    """Where a row's AMIs go, who may use them, and how long they stay."""
+    """Regions, users and lifetime of a row's AMIs."""
 
     regions: tuple[Region, ...] = ()
     """Regions that get a copy, besides the region that bakes."""
@@ -78,7 +78,7 @@ class Publish(Block):
     sign: Sign | None = None
     """Sign a statement of where each published AMI comes from; an unsigned one is not promoted."""
     keep: dict[ChannelName, Annotated[int, Field(ge=1, le=100)]] = {}
-    """How many releases of a channel, its present one included, are never retired; otherwise 2."""
+    """Number of releases per channel to keep, the current one included. Default: 2."""
     deprecate_after: Days | None = None
     """Days until EC2 deprecates a published AMI, held or not, and `retire` one that is not used.
     Without it nothing is deprecated."""
@@ -90,7 +90,7 @@ class Publish(Block):
     copy_minutes: Annotated[int, Field(ge=15, le=2880, multiple_of=15)] | None = None
     """Time-based copies: minutes in which EC2 must complete a copy, which it bills."""
     soak_hours: dict[ChannelName, Annotated[float, Field(ge=0, le=8760)]] = {}
-    """How long a release must have been in the channel before, per channel it is promoted to."""
+    """Time that a release must have been in the previous channel, per channel of a promotion."""
 
     def regions_without_own_key(self, home: Account) -> list[str | None]:
         """The regions in which a shared AMI would be encrypted with the account's default EBS key,

@@ -133,7 +133,7 @@ def _explained() -> Iterator[None]:
 def check_mig_config(
     gpu: str | None = None, instance_type: str | None = None, *, devices: str
 ) -> dict[str, Any]:
-    """Whether one GPU can hold `devices` (`2g.20gb=2,4g.40gb=1`).
+    """Check that one GPU can hold `devices` (`2g.20gb=2,4g.40gb=1`).
 
     Returns `valid`, `reason` and `nearest` (both None if valid), `placement` (profile and start of
     every GPU instance) and `warnings` about unconfirmed facts. A GPU without MIG is an answer too
@@ -204,7 +204,8 @@ def labels_with(config: str) -> dict[str, Any]:
 
 
 def label_problem(label: str, machine: facts.InstanceType) -> str:
-    """Why a label cannot be the default of an AMI for an instance type with MIG; "" if it can."""
+    """Return why a label cannot be the default of an AMI for an instance type with MIG; "" if it
+    can."""
     try:
         _machine_settings(label, machine)
     except _errors.MigError as e:
@@ -213,7 +214,7 @@ def label_problem(label: str, machine: facts.InstanceType) -> str:
 
 
 def label_layout(label: str, machine: facts.InstanceType) -> tuple[bool, list[str]]:
-    """Whether a label turns MIG on for a GPU of this type, and the profiles that it makes, each
+    """Return if a label turns MIG on for a GPU of this type, and the profiles that it makes, each
     once. Off and none where there is a `label_problem`."""
     try:
         settings = _machine_settings(label, machine)
@@ -235,7 +236,8 @@ def label_slices(
 def _settings(
     label: str, count: int, kind: GpuType, labels: dict[str, Any], device_id: str = ""
 ) -> list[Any]:
-    """What a label wants of each GPU; MigError for an unknown label or one that does not fit."""
+    """Return a label's settings of each GPU; MigError for an unknown label or one that does not
+    fit."""
     device = device_id or kind.pci_device_ids[0]
     gpus = [_smi.Gpu(i, "", "", device, "", kind.product, False, False) for i in range(count)]
     settings = _target.resolve(_target.find(labels, label, gpus, gpu_types()), gpus).values()

@@ -36,7 +36,7 @@ def k8s_configuration(
     owner: str = "ami",
     labels: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a node with this layout needs and offers.
+    """Return the needs and resources of a node with this layout.
 
     `owner` is "ami" if gpu-mig creates the slices at boot, "operator" if the GPU operator's
     mig-manager does. Returns `gpu_operator` and `device_plugin` (Helm values), `node_labels` (to

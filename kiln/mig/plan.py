@@ -39,7 +39,7 @@ Layout = tuple[int, ...]
 
 
 def plan_layout(instance_type: str, want: str) -> dict[str, Any]:
-    """Which instances go on which GPU of `instance_type` to give `want` (`1g.5gb=40,3g.20gb=4`).
+    """Place the instances of `want` (`1g.5gb=40,3g.20gb=4`) on the GPUs of `instance_type`.
 
     Returns `gpus` (one dict per GPU in use: index, instances with profile, start, compute and
     memory slices), `used` and `available` (numbers of GPUs), and `label` (the layout as a v1
@@ -218,7 +218,7 @@ def draw_text(plan: dict[str, Any]) -> str:
             at = instance["start"] + instance["memory_slices"]
         row += _free(plan["memory_slices"] - at, cell)
         lines.append(f"  GPU {gpu['gpu']}  {row}  {_used(plan, gpu)} slices")
-    lines += [f"  missing: {plan['reason']}"] if plan["reason"] else []
+    lines += [f"  does not fit: {plan['reason']}"] if plan["reason"] else []
     return "\n".join([*lines, *(f"  warning: {text}" for text in plan["warnings"])])
 
 

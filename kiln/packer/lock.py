@@ -37,7 +37,8 @@ Lock = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class LockDiff:
-    """What an update of the lock file would change: entries by name; a changed one is in both."""
+    """Changes that an update would make to the lock file: entries by name; a changed one is in
+    both."""
 
     removed: dict[str, str]
     added: dict[str, str]

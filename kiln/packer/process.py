@@ -112,7 +112,7 @@ class BuildResult:
 
     @property
     def cut_short(self) -> bool:
-        """Whether Packer was killed: what it was asking EC2 for may appear after it."""
+        """True if Packer was killed: what it was asking EC2 for may appear after it."""
         return self.exit_status == -signal.SIGKILL
 
 

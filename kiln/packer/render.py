@@ -42,7 +42,7 @@ LINKS = {
     f"{FOLDER_1_6}/source.pkr.hcl": Path(f"../../{SHARED}/{FOLDER_1_6}/source.pkr.hcl"),
     f"{FOLDER_1_6}/build.pkr.hcl": Path(f"../../{SHARED}/build.pkr.hcl"),
 }
-"""What a row's folder takes from `packer/shared`."""
+"""The files that a row's folder takes from `packer/shared`."""
 
 # What render writes into a row's folder.
 _OF_A_ROW = (RECIPE, *LINKS, "files")
@@ -285,9 +285,10 @@ def renewal() -> str:
     return "./invoke generate" if own and not overlay.overlays() else "./invoke render"
 
 
-def stale_files(recipes: Iterable[Recipe]) -> list[str]:
-    """Return a line per committed file that differs from what the whole matrix says now."""
-    return stale_rows(map(render, recipes), whole=True)
+def stale_files(recipes: Iterable[Recipe], *, whole: bool = True) -> list[str]:
+    """Return a line per committed file that differs from what these rows, or the `whole` matrix,
+    say now."""
+    return stale_rows(map(render, recipes), whole=whole)
 
 
 def stale_rows(rows: Iterable[Rendered], *, whole: bool = False) -> list[str]:
@@ -303,14 +304,15 @@ def write_folders(recipes: Sequence[Recipe], root: Path) -> dict[str, Path]:
     return {recipe.name: root / recipe.line for recipe in recipes}
 
 
-def write_all(recipes: Iterable[Recipe]) -> list[str]:
-    """Render every recipe and remove the folders of rows that are gone.
+def write_all(recipes: Iterable[Recipe], *, whole: bool = True) -> list[str]:
+    """Render every recipe; if these are the `whole` matrix, remove the folders of rows that are
+    gone.
 
     Returns a line for each folder that was written or removed.
     """
     root = packer_dir()
     files: dict[str, list[str]] = {}
-    for path in _write(root, map(render, recipes), whole=True):
+    for path in _write(root, map(render, recipes), whole=whole):
         folder, _, rest = path.partition("/")
         files.setdefault(folder, []).append(rest)
     lines = []

@@ -1,4 +1,4 @@
-"""Whether a bake may run: bash's opinion of its scripts, ours and Packer's of its HCL."""
+"""Checks before a bake: bash's opinion of its scripts, ours and Packer's of its HCL."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def keep_instance(plan: Plan, draft: Draft, access: Access) -> str:
 
 
 def _interface(account: Account, access: Access) -> str:
-    """How Packer reaches the instance; empty: by its public address, if it has one."""
+    """Return how Packer reaches the instance; empty: by its public address, if it has one."""
     inside = access.network.ssh_interface == "private_ip"
     return account.ssh_interface or ("private_ip" if inside else "")
 
@@ -270,7 +270,8 @@ class FailureReader:
 
 
 def error_of(output: PackerOutput, result: BuildResult, unreached: str) -> KilnError:
-    """Why a bake failed; `unreached` is the hint for an instance that Packer does not reach."""
+    """Return why a bake failed; `unreached` is the hint for an instance that Packer does not
+    reach."""
     plan, run, log = output.plan, output.draft.run, output.draft.run.folder / "packer.log"
     messages = [line for line in result.errors if line.strip()]
     last = messages[-1] if messages else "see its log"

@@ -32,7 +32,8 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the builds of `expected` recipes ended; `failures` of those without a record, by name."""
+    """Results of the builds of `expected` recipes; `failures` of those without a record, by
+    name."""
 
     expected: int
     built: tuple[Record, ...]
@@ -40,7 +41,7 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether every recipe was built and verified, and nothing else of the runs is left."""
+        """True if every recipe was built and verified, and nothing else of the runs is left."""
         return len(self.built) == self.expected and all(record.succeeded for record in self.built)
 
 

@@ -182,7 +182,7 @@ def remove_resources(draft: Draft, *, amis: bool) -> Removal:
                 patient=not again,
                 hurried=lambda: draft.stop.again > again,
             )
-        stage.note = ", ".join(removal.removed)
+        stage.note = f"deleted {removal.counts}" if removal.removed else ""
     if not draft.kept:
         forget_key(run)
     draft.note(left=tuple(removal.left))

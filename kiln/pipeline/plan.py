@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import components
-from kiln.base import overlay, tags, vocabulary
+from kiln.base import overlay, tags
 from kiln.base.account import Account, key_elsewhere
 from kiln.base.errors import KilnError, refuse_errors
 from kiln.base.overlay import shown_path
 from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cloud.images import find_parent, parent_finder, require_parent
+from kiln.cloud.instance import require_types
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.compat import engine
 from kiln.facts import table
@@ -87,7 +88,7 @@ class Plan:
 
     @property
     def input_digest(self) -> str:
-        """What went in: see `input_digest` of this module."""
+        """Digest of the inputs: see `input_digest` of this module."""
         return input_digest(self.recipe_digest, self.source.ami_id, self.recipe.package_snapshot)
 
     @property
@@ -125,7 +126,6 @@ class Plan:
     def as_text(self) -> str:
         """The plan for a person."""
         snapshot = self.recipe.package_snapshot
-        of_the_day = "the distribution's of the day (no snapshot)"
         size = float(self.recipe.volume.size)
         cost = estimate_cost(self.instance_types[0], self.verify_instance_type, size)
         rows = [
@@ -133,14 +133,14 @@ class Plan:
             ("source AMI", f"{self.source.ami_id} {self.source.name} ({self.source.found_by})"),
             ("builder", f"{' or '.join(self.instance_types)} in {self.target.region}"),
             ("checked on", self.verify_instance_type),
-            ("packages", f"as of {snapshot}" if snapshot else of_the_day),
+            ("OS packages", f"as of {snapshot}" if snapshot else "latest (no snapshot pinned)"),
             *([("cost", cost)] if self.target.bills else []),
             *(("aws", line) for line in [*self.account.shown(), _REST]),
-            ("recipe", f"{self.recipe_digest} (recipe digest)"),
-            ("inputs", f"{self.input_digest} (input digest)"),
+            ("recipe digest", self.recipe_digest),
+            ("input digest", self.input_digest),
         ]
         steps = [f"  {number:2}. {step}" for number, step in enumerate(self.steps, 1)]
-        shown = [f"  {name:11} {text}" for name, text in rows]
+        shown = [f"  {name:13} {text}" for name, text in rows]
         return "\n".join([self.recipe.name, *shown, *steps])
 
     @property
@@ -173,9 +173,8 @@ def announce(
     say(str(target))
     for folder in overlay.overlays():
         say(f"overlay: {shown_path(folder)}")
-    for flag in ("instance_type", "verify_instance_type"):
-        if value := getattr(options, flag):
-            vocabulary.INSTANCE_TYPE.required(value, f"--{flag.replace('_', '-')}")
+    for recipe in recipes:
+        require_types([*options.bake_types(recipe), options.verify_type(recipe)], target, say)
     if rebuilt is None:
         _require_compatible(recipes, options)
     if options.own_kernel and options.own_kernel.keep and len(recipes) > 1:

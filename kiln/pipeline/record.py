@@ -40,7 +40,7 @@ _MISSING = re.compile(r"no repository has a package named ([^;]+)")
 
 @dataclass(frozen=True)
 class Failure:
-    """How a provisioner failed.
+    """Failure of a provisioner.
 
     `script` is relative to the checkout; `line` counts from 1, None if unknown. `details` are the
     script's own lines about its error, `said` the last lines of output before it.
@@ -110,12 +110,12 @@ class Record:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the AMI passed its checks, and everything else of the run was removed."""
+        """True if the AMI passed its checks, and everything else of the run was removed."""
         return self.status == "verified" and not self.left
 
     @property
     def is_inconclusive(self) -> bool:
-        """Whether it is an aborted or partial (`-k`) verification: the AMI is what it was."""
+        """True if it is an aborted or partial (`-k`) verification: the AMI is what it was."""
         return (self.kind, self.status) == ("verify", "unverified")
 
     def to_dict(self) -> dict[str, Any]:

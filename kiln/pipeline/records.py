@@ -101,7 +101,7 @@ class RecordsBucket:
     target: Target
 
     def key(self, row: str, run_id: str) -> str:
-        """Where a run's record is in the bucket."""
+        """Return the key of a run's record in the bucket."""
         return f"{_FOLDER}/{row}/{run_id}/{_NAME}"
 
     def url(self, row: str, run_id: str) -> str:

@@ -49,7 +49,7 @@ def _launch_text(launch: Try) -> str:
 
 
 def _by_reason(checks: Sequence[Check]) -> dict[str, list[str]]:
-    """Why checks were skipped → file::name of each, as in the source."""
+    """Return why checks were skipped → file::name of each, as in the source."""
     reasons: dict[str, list[str]] = {}
     for check in checks:
         if check.outcome == "skipped":
@@ -75,7 +75,7 @@ def _by_component(checks: Sequence[Check]) -> list[dict[str, Any]]:
 
 
 def _common_reason(checks: list[dict[str, Any]]) -> str:
-    """Why all checks were skipped; empty if not all were, or if the reasons differ."""
+    """Return why all checks were skipped; empty if not all were, or if the reasons differ."""
     reasons = {(check["outcome"], check["message"]) for check in checks}
     (first, *more) = reasons
     return str(first[1]) if not more and first[0] == "skipped" else ""

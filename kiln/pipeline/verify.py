@@ -38,7 +38,7 @@ from kiln.base.tags import (
 from kiln.base.vocabulary import now
 from kiln.cloud import aws, runs
 from kiln.cloud.images import Image, require_image
-from kiln.cloud.instance import Boot, Machine, booted, connected, ssh_timeout
+from kiln.cloud.instance import Boot, Machine, booted, connected, require_types, ssh_timeout
 from kiln.cloud.network import Access, make_access
 from kiln.cloud.runs import Run
 from kiln.cloud.session import reason_in
@@ -257,7 +257,7 @@ def verify_by_id(
     those of that name, without a verdict."""
     vocabulary.AMI_ID.required(ami_id, "--ami")
     if instance_type:
-        vocabulary.INSTANCE_TYPE.required(instance_type, "--instance-type")
+        require_types([instance_type], target, progress.say)
     ssh_timeout()
     checks.require_match(keyword)
     progress.say(str(target))
@@ -492,6 +492,6 @@ def _require_ssh(machine: Machine, running: Running) -> None:
 
 
 def _instance_type(machine: Machine) -> str:
-    """What the machine's instance metadata says; `unknown` without an answer."""
+    """Return the type in the machine's instance metadata; `unknown` without an answer."""
     _, text, _ = machine.ssh(_ASK_TYPE)
     return text.strip() if vocabulary.INSTANCE_TYPE.fits(text.strip()) else _UNKNOWN

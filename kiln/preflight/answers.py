@@ -1,4 +1,4 @@
-"""What the vendors' hosts answered for a row, as data and as text."""
+"""Answers of the vendors' hosts for a row, as data and as text."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def _file(file: File, *, fetcher: Fetcher, whole: bool) -> FileAnswer:
 
 @dataclass(frozen=True)
 class _Offered:
-    """What a machine's repositories have; `problem` says why its package tool cannot tell."""
+    """Packages of a machine's repositories; `problem` says why its package tool cannot tell."""
 
     root: AptRoot | DnfRoot | None = None
     offers: Offers = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What vendors' hosts publish: files, and repositories whose signatures count by pinned keys."""
+"""Indexes of vendors' hosts: files, and repositories whose signatures count by pinned keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEADERS = {"Accept-Encoding": "identity"}
 
 
 class State(str, Enum):
-    """Whether something is there; SILENT if nobody could tell."""
+    """State of a file or package: SILENT if nobody could tell."""
 
     PUBLISHED = "published"
     MISSING = "not published"

@@ -30,7 +30,7 @@ Action = Literal["publish", "promote", "rollback"]
 
 
 class Moved(BaseModel, frozen=True):
-    """How a channel came to a release: when (UTC, ISO 8601), by whose ARN."""
+    """Move of a channel to a release: when (UTC, ISO 8601), by whose ARN."""
 
     at: Annotated[str, vocabulary.TIME]
     by: str
@@ -90,7 +90,8 @@ def read_release(text: str, called: str) -> Release:
 
 @dataclass(frozen=True)
 class Held:
-    """What a channel of a line holds in one region. `version` is that of the image's parameter.
+    """Image that a channel of a line holds in one region. `version` is that of the image's
+    parameter.
 
     `release` is None if the image's parameter was not written by AMI Kiln; it can be one move
     ahead of `image_id` if a move was killed (`moving`).
@@ -106,7 +107,7 @@ class Held:
 
     @property
     def moving(self) -> bool:
-        """Whether a move to `release` has not reached the image's parameter."""
+        """True if a move to `release` has not reached the image's parameter."""
         return self.release is not None and self.release.images.get(self.region) != self.image_id
 
 
@@ -126,7 +127,7 @@ def statement_parameter(ami_id: str) -> str:
 
 
 def is_image_parameter(name: str) -> bool:
-    """Whether a parameter is that of a channel's AMI."""
+    """Return True if a parameter is that of a channel's AMI."""
     return _IMAGE_PARAMETER.fullmatch(name) is not None
 
 

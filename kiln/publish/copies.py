@@ -214,7 +214,7 @@ def _other_keys(target: Target, image: Image, key: str | None) -> Iterator[str]:
 
 
 def _is_key(target: Target, used: str, wanted: str) -> bool:
-    """Whether a key's ARN is the key that a setting names, which may be an alias."""
+    """Return True if a key's ARN is the key that a setting names, which may be an alias."""
     if used == wanted or used.endswith(f":key/{wanted}"):
         return True
     if "alias/" not in wanted:
@@ -322,15 +322,15 @@ def protect_and_date(target: Target, image: Image, settings: Publish) -> None:
         ec2.delete_tags(Resources=[image.ami_id], Tags=[{"Key": RETIRING}])
 
 
-def bring_back(target: Target, images: Mapping[str, str], settings: Publish, say: Say) -> None:
+def restore_images(target: Target, images: Mapping[str, str], settings: Publish, say: Say) -> None:
     """Lift the deprecation of these AMIs, by region, before a channel names them."""
 
-    def bring_back_there(region: str) -> None:
+    def restore(region: str) -> None:
         there = target.in_region(region)
         image = find_image(there, images[region])
         if image and image.is_deprecated:
             with aws.explained(f"{image.ami_id} stays deprecated in {region}"):
                 protect_and_date(there, image, settings)
-            say(f"{region}: {image.ami_id} is deprecated no more")
+            say(f"{region}: {image.ami_id} is no longer deprecated")
 
-    in_regions(list(images), bring_back_there)
+    in_regions(list(images), restore)

@@ -95,7 +95,7 @@ def published_regions(publishing: Mapping[str, Publish]) -> list[str]:
 
 @dataclass(frozen=True)
 class ChannelRow:
-    """What a channel of a line holds in a region.
+    """Row of a table: the image of a line's channel in a region.
 
     `verified` is what the AMI's own tag says there; `age_days` is since the AMI was built. `drift`
     says in words how the region differs from the one it was published from; empty if it does not.

@@ -45,7 +45,7 @@ _SUBJECT, _MESSAGE = 100, 262144
 
 @dataclass(frozen=True)
 class DueRow:
-    """What a night does with a row, and why.
+    """Action of a night on a row, and the reason.
 
     `ami_id` is the AMI to publish, or of a skipped row the one that its channel holds. A row fails
     whose parent AMI is not there.
@@ -59,7 +59,7 @@ class DueRow:
 
     @property
     def due(self) -> bool:
-        """Whether the row is built or published."""
+        """True if the row is built or published."""
         return self.action in ("build", "publish")
 
     @property
@@ -141,7 +141,7 @@ def _changed(plan: Plan, image: Image) -> str:
 
 @dataclass(frozen=True)
 class RowResult:
-    """What became of a row.
+    """Result of a row.
 
     `seconds` of its build and its publication; None where neither began here. `usd` is the list
     price of its instances, None if it is not known. `verdict` is the value of the AMI's tag

@@ -18,7 +18,7 @@ from kiln.cloud.target import Target
 from kiln.matrix.model import LaunchTemplate
 from kiln.publish import channels
 from kiln.publish.channels import Action, Held, Moved, Release
-from kiln.publish.copies import bring_back
+from kiln.publish.copies import restore_images
 from kiln.publish.lines import Line, require_channel
 from kiln.publish.provenance import public_key, verify_image
 from kiln.publish.regions import Say, answering, in_regions
@@ -32,7 +32,7 @@ _VERSIONS = "LaunchTemplateVersions"
 
 @dataclass(frozen=True)
 class Move:
-    """What a move did in a region. `changed` is False where the channel held the image already."""
+    """Result of a move in a region. `changed` is False where the channel held the image already."""
 
     line: str
     channel: str
@@ -211,8 +211,7 @@ def _default_version(target: Target, release: Release, name: str) -> int:
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether a condition of a promotion holds, and the evidence. A person may open an `acceptable`
-    one."""
+    """Condition of a promotion, with the evidence. A person may open an `acceptable` one."""
 
     name: str
     open: bool
@@ -230,7 +229,7 @@ class Promotion:
 
     @property
     def allowed(self) -> bool:
-        """Whether every gate is open."""
+        """True if every gate is open."""
         return all(gate.open for gate in self.gates)
 
 
@@ -274,7 +273,7 @@ def promote_line(
         skipped_regions(present, release, say)
     if dry_run or not promotion.allowed:
         return promotion
-    bring_back(target, release.images, line.settings, say)
+    restore_images(target, release.images, line.settings, say)
     steps = move_everywhere(target, release, before, line, say)
     return replace(promotion, steps=tuple(steps))
 
@@ -349,8 +348,8 @@ def grave(old: Release, new: Release) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Rollback:
-    """What a channel went back to. `kept` are the regions, with their AMI, that the release was
-    never published to: the channel holds there what it held."""
+    """Result of a rollback. `kept` are the regions, with their AMI, that the release was never
+    published to: the channel holds there what it held."""
 
     release: Release
     steps: tuple[Move, ...]
@@ -383,7 +382,7 @@ def roll_back(
         )
     release = former.into(channel, moved_now(target, "rollback", why))
     before = held_in(target, list(release.images), line.name, channel)
-    bring_back(target, release.images, line.settings, say)
+    restore_images(target, release.images, line.settings, say)
     steps = move_everywhere(target, release, before, line, say)
     return Rollback(release, tuple(steps), skipped_regions(now, release, say))
 

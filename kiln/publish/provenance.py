@@ -1,4 +1,4 @@
-"""Where a published AMI comes from: a statement of its snapshots, tags, inputs and checks (SLSA
+"""Provenance of a published AMI: a statement of its snapshots, tags, inputs and checks (SLSA
 provenance in in-toto, https://slsa.dev/spec/v1.0/provenance), signed, in its region's SSM."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kiln.publish.regions import in_regions
 
 @dataclass(frozen=True)
 class Provenance:
-    """What an AMI's statement says, and each difference between the two."""
+    """Statement of an AMI, and each difference from the AMI."""
 
     ami_id: str
     region: str

@@ -49,7 +49,7 @@ class Going:
 
 @dataclass(frozen=True)
 class Retirement:
-    """What would go, what stays, and who may use what though the matrix does not declare it."""
+    """AMIs that would go or stay, and users that the matrix does not declare."""
 
     would: tuple[Going, ...]
     kept: tuple[Going, ...] = ()
@@ -340,7 +340,7 @@ def used_elsewhere(target: Target, image_id: str, *, ask: bool) -> str:
         reports = ec2.describe_image_usage_reports(ImageIds=[image_id])["ImageUsageReports"]
         fresh = [each for each in reports if each["CreationTime"] > utc_now() - _FRESH]
         ready = [each for each in fresh if each["State"] == "available"]
-        if not ready and not fresh and not ask:
+        if not fresh and not ask:
             return "shared: who uses it is not known; --apply asks EC2 for a report"
         if not ready:
             if not fresh:

@@ -1,1 +1,1 @@
-"""What an image reports to CloudWatch: settings, agent configuration, its problems, its cost."""
+"""Telemetry of an image to CloudWatch: settings, agent configuration, its problems, its cost."""

@@ -20,7 +20,7 @@ def telemetry_facts() -> dict[str, Any]:
 
 
 def agent_has(feature: str, agent_version: str | None) -> bool:
-    """Whether an agent has a feature of `agent.since`. An unpinned agent is the newest."""
+    """Return True if an agent has a feature of `agent.since`. An unpinned agent is the newest."""
     since = telemetry_facts()["agent"]["since"][feature]
     return agent_version is None or at_least(agent_version, since)
 
@@ -100,7 +100,7 @@ _Interval = Annotated[int, AfterValidator(_interval)]
 
 
 class Telemetry(BaseModel):
-    """What an image reports to CloudWatch."""
+    """Telemetry of an image to CloudWatch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -122,7 +122,7 @@ class Telemetry(BaseModel):
     )
     """Dimension sets of extra series over all GPUs of an instance; empty: none."""
     log_group: Annotated[str, _LOG_GROUP] = "/ec2/accelerated/accel-event-log"
-    """Where Xid and health events go; the stream is the instance's id."""
+    """Log group of Xid and health events; the stream is the instance's id."""
     retention_days: Annotated[
         int, _among("retention", lambda facts: facts["logs"]["retention_days"])
     ] = 90
@@ -139,8 +139,8 @@ class Telemetry(BaseModel):
     """Use per MIG slice, ECC, remapped rows, encoder use, temperatures, power, PCIe replays, NVLink
     errors and throttle reasons, through dcgm-exporter."""
     host: Annotated[tuple[str, ...], _among("section of host", lambda facts: facts["host"])] = ()
-    """What the machine around the GPUs reports: of `mem`, `disk`, `diskio` (with local NVMe disks
-    from agent 1.300059 on) and `ethtool` (ENA's allowances)."""
+    """Metrics of the machine around the GPUs: `mem`, `disk`, `diskio` (with local NVMe disks from
+    agent 1.300059 on) and `ethtool` (ENA's allowances)."""
     drop_original: bool = False
     """Send only the series of `aggregate_by`, none per GPU."""
     flush_interval: _Interval = 60

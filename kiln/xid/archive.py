@@ -199,7 +199,7 @@ def _reduced(line: Line) -> bool:
 
 
 def _head(before: str) -> Line | None:
-    """What stands before a message: its times. None if it names another program than the kernel."""
+    """Return the head of a message: its times. None if it names another program than the kernel."""
     head = Line("")
     if decoded := _DECODED.search(before):
         head.injected = decoded[1] != "kern"
@@ -228,7 +228,7 @@ def _seconds(iso: re.Match[str] | None) -> float | None:
 
 
 class _Log:
-    """What a log has said so far that later lines refer to."""
+    """Earlier content of a log that later lines refer to."""
 
     def __init__(self) -> None:
         self.catalog = _catalog.Catalog()
@@ -267,7 +267,8 @@ class _Log:
                 self.fallen.clear()
 
     def _is_news(self, fields: dict[str, Any]) -> bool:
-        """Whether a lost GPU has not been reported yet; completes the fields of its event."""
+        """Return True if a lost GPU has not been reported yet; completes the fields of its
+        event."""
         fields["pci"] = fields["pci"] or self.named
         gpu = host.short(fields["pci"]) if fields["pci"] else None
         is_known = gpu in self.fallen

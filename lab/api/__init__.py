@@ -1,1 +1,1 @@
-"""How a request comes in: who may call, injected failures, refusals; and the metadata service."""
+"""Entry of a request: permissions, injected failures, refusals; and the metadata service."""

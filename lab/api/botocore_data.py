@@ -1,4 +1,4 @@
-"""What botocore reads is read once in a process, not once for each session.
+"""Cache of botocore's files: read once in a process, not once for each session.
 
 EC2's description is 3 MB of JSON, and which services there are is a list of 400 folders. moto makes
 a session for each list of regions and for each request that it checks: that was half of the lab's

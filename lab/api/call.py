@@ -17,7 +17,7 @@ _REST_XML = ("cloudfront", "route53")
 
 
 class Call:
-    """What a request asks for, and who asks. The body is read when something first needs it: nobody
+    """A request: its action, and its caller. The body is read when something first needs it: nobody
     needs that of a caller without a token."""
 
     def __init__(self, environ: dict[str, Any]) -> None:

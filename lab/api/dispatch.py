@@ -1,4 +1,4 @@
-"""Who may call the lab's API, and who answers: the lab, an injected failure, a service.
+"""Callers of the lab's API, and who answers them: the lab, an injected failure, a service.
 
 A call that moto 5.2.5 lacks ends in an exception, which its server turns into an HTML page with
 status 500: clients retry that for a minute and then report a syntax error. Answers are 4xx here.
@@ -40,7 +40,7 @@ Admin = Callable[[str, dict[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Callers:
-    """Who may call: `token` is the lab's own, `addresses` are the lab's besides loopback.
+    """Permitted callers: `token` is the lab's own, `addresses` are the lab's besides loopback.
 
     A role's token makes every call but the lab's own and moto's.
     """

@@ -93,7 +93,8 @@ def serve(address: str, port: int, lookup: Lookup) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def _set_hop_limit(self, limit: int) -> None:
-            """How many hops what is sent from now on may go: a container's network is the second.
+            """Set the number of hops that later packets may go: a container's network is the
+            second.
 
             https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
             """

@@ -1,4 +1,4 @@
-"""How the lab's API reads HTTP: werkzeug's server, as moto runs it, with four additions.
+"""HTTP of the lab's API: werkzeug's server, as moto runs it, with four additions.
 
 werkzeug ends each connection after its answer, and waits 10 ms before for what the client may still
 send: half of the cost of most calls. AWS keeps connections, and so does this.

@@ -31,7 +31,7 @@ def _host_name(host: str) -> str:
 
 
 def _leads_here(name: str, own_addresses: Sequence[str]) -> bool:
-    """Whether a name leads to the lab by itself, and not because of somebody's DNS entry."""
+    """Return True if a name leads to the lab by itself, and not because of somebody's DNS entry."""
     if name in own_addresses or name == "localhost" or name.endswith(".localhost"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""What a lab was started from: the checkout, its code, the facts, the matrix."""
+"""Origin of a lab: the checkout, its code, the facts, the matrix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from kiln.base.paths import KNOWLEDGE, ROOT, matrix_file
 
 
 def difference(running: dict[str, Any]) -> str:
-    """How a running lab differs from the one that this checkout would start; empty if it does not.
+    """Return how a running lab differs from the one that this checkout would start; empty if it
+    does not.
 
     `running` is its status.
     """
@@ -26,7 +27,7 @@ def difference(running: dict[str, Any]) -> str:
 
 
 def is_deleted(running: dict[str, Any]) -> bool:
-    """Whether the checkout that a running lab was started from is gone."""
+    """Return True if the checkout that a running lab was started from is gone."""
     return "checkout" in running and not (Path(running["checkout"]) / "lab" / "target.py").exists()
 
 

@@ -76,7 +76,7 @@ def served_hashes(urls: Sequence[str], lab: Lab | None = None) -> dict[str, str]
 
 
 def is_running(lab: Lab) -> bool:
-    """Whether the lab's process runs; unlike `status`, without asking it."""
+    """Return True if the lab's process runs; unlike `status`, without asking it."""
     try:
         return server_processes.serves(int(lab.pid_file.read_text()), lab)
     except (OSError, ValueError):
@@ -179,7 +179,7 @@ def _left_behind(lab: Lab) -> dict[str, Any] | None:
     """The status of a lab that a killed call left starting; None when no process starts it, after
     one that was ending it has."""
     deadline = time.monotonic() + _START_TIMEOUT
-    left = server_processes.of(lab)
+    left = server_processes.find(lab)
     while any(server_processes.serves(pid, lab) for pid in left) and time.monotonic() < deadline:
         if running := status(lab):
             return running
@@ -190,7 +190,7 @@ def _left_behind(lab: Lab) -> dict[str, Any] | None:
 def _down(lab: Lab) -> list[str]:
     with contextlib.suppress(OSError, ValueError):
         call(lab, "down", timeout=30)
-    left = server_processes.of(lab)  # also one that a killed call left starting
+    left = server_processes.find(lab)  # also one that a killed call left starting
     _signal(left, signal.SIGTERM)
     deadline = time.monotonic() + 60
     while any(server_processes.serves(pid, lab) for pid in left) and time.monotonic() < deadline:
@@ -314,12 +314,13 @@ def _did_not_start(lab: Lab, start: int) -> KilnError:
 
 
 def died_of(lab: Lab) -> str:
-    """Why the lab's process ended without taking the lab down; "" when it runs or went down."""
-    return "" if is_running(lab) or not lab.pid_file.exists() else how_it_ended(lab)
+    """Return why the lab's process ended without taking the lab down; "" when it runs or went
+    down."""
+    return "" if is_running(lab) or not lab.pid_file.exists() else exit_reason(lab)
 
 
-def how_it_ended(lab: Lab) -> str:
-    """Why a lab that was up is gone, in words, from the end of its log."""
+def exit_reason(lab: Lab) -> str:
+    """Return why a lab that was up is gone, in words, from the end of its log."""
     try:
         lines = lab.log.read_text(errors="replace")[-(1 << 16) :].splitlines()
     except OSError:
@@ -341,7 +342,7 @@ def how_it_ended(lab: Lab) -> str:
 
 
 def _is_taken(port: int) -> bool:
-    """Whether another program listens on this port of 127.0.0.1."""
+    """Return True if another program listens on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

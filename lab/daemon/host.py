@@ -1,4 +1,4 @@
-"""What the lab requires of this machine: Linux, root, namespaces, kernel limits."""
+"""The lab's requirements of this machine: Linux, root, namespaces, kernel limits."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _is_container() -> bool:
 
 
 def _help(kernel: str, filesystem: str, *, container: bool) -> str:
-    """What helps on this machine where a guest's disk cannot be mounted."""
+    """Return the remedy on this machine where a guest's disk cannot be mounted."""
     if tuple(map(int, re.findall(r"[0-9]+", kernel)[:2])) < (5, 19):
         return f"the lab needs Linux 5.19 or newer, and this is {kernel}"
     if filesystem not in ("ext4", "xfs", "btrfs"):

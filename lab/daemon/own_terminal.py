@@ -38,7 +38,7 @@ def call(command: Sequence[str]) -> int:
 
 
 def can_be_used() -> bool:
-    """Whether there is a terminal to show it on."""
+    """Return True if there is a terminal to show it on."""
     return sys.stdin is not None and os.isatty(_TYPED) and os.isatty(_SHOWN)
 
 

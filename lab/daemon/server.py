@@ -91,11 +91,11 @@ def serve(lab: Lab) -> None:
     bridge.up(lab)
 
     def is_here(name: str) -> bool:
-        return endpoints.is_here(name, buckets.exists)
+        return endpoints.is_lab_endpoint(name, buckets.exists)
 
     vendor_hosts = [] if kind_of_vendors == vendors.REAL else mirror.vendor_hosts()
     resolver = dns.Resolver(lab.gateway, dns.addresses(lab, vendor_hosts, is_here))
-    metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.of)
+    metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.find)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     consistency.log_seed()

@@ -27,7 +27,7 @@ class Server:
     lab: Lab
 
 
-def of(lab: Lab) -> list[int]:
+def find(lab: Lab) -> list[int]:
     """The processes that serve this lab, or start or end it: one, or none."""
     return [server.pid for server in _running() if server.lab == lab]
 
@@ -53,7 +53,7 @@ def refuse_second(lab: Lab) -> None:
 
 
 def serves(pid: int, lab: Lab) -> bool:
-    """Whether a process serves this lab."""
+    """Return True if a process serves this lab."""
     with contextlib.suppress(psutil.Error, OSError):
         server = _server(psutil.Process(pid))
         return server is not None and server.lab == lab

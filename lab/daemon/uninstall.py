@@ -33,8 +33,8 @@ def packages_from_apt(history: Path = _APT_HISTORY, dpkg: Path = _DPKG) -> list[
 
 @dataclass(frozen=True)
 class Uninstalled:
-    """What was removed, and what is left: packages from apt, folders of the checkout, and labs of
-    another folder, which need the kernel's settings and the mirror's log."""
+    """Removed parts, and those that are left: packages from apt, folders of the checkout, and labs
+    of another folder, which need the kernel's settings and the mirror's log."""
 
     removed: tuple[str, ...]
     packages: tuple[str, ...]
@@ -74,7 +74,7 @@ def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> Uninstalled:
 
 
 def text(done: Uninstalled) -> str:
-    """What was removed, and how to remove the rest."""
+    """List the removed parts, and the commands that remove the rest."""
     lines = [f"removed {item}" for item in done.removed]
     if done.packages:
         lines.append("installed by AMI Kiln, and left, since other programs may use them now:")

@@ -82,7 +82,7 @@ def _locked(path: Path, text: str) -> Iterator[None]:
 
 
 def _is(file: IO[str], path: Path) -> bool:
-    """Whether an open file is still the one at its path."""
+    """Return True if an open file is still the one at its path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""What guests and machines with their own kernel have in common: their process, how one sees that
-they have booted."""
+"""Common parts of guests and machines with their own kernel: their process, the sign of their
+boot."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def end(process: subprocess.Popen[bytes] | None) -> None:
 
 
 def answers(address: str, port: int, timeout: float = 0.5) -> bool:
-    """Whether an SSH server answers within `timeout` seconds."""
+    """Return True if an SSH server answers within `timeout` seconds."""
     try:
         with socket.create_connection((address, port), timeout=timeout) as connection:
             return connection.recv(4) == b"SSH-"

@@ -35,8 +35,8 @@ _NOT_FOR_GUESTS = ("/_lab/", "/moto-api")
 HasBucket = Callable[[str], bool]
 
 
-def is_here(name: str, has_bucket: HasBucket) -> bool:
-    """Whether a host name is one that the lab answers for AWS."""
+def is_lab_endpoint(name: str, has_bucket: HasBucket) -> bool:
+    """Return True if a host name is one that the lab answers for AWS."""
     if _SERVICE.fullmatch(name):
         return True
     bucket = _BUCKET.fullmatch(name)
@@ -62,7 +62,7 @@ def certified() -> list[str]:
 
 
 def is_signed(handler: BaseHTTPRequestHandler) -> bool:
-    """Whether a request has a signature, right or wrong: a vendor's download has none."""
+    """Return True if a request has a signature, right or wrong: a vendor's download has none."""
     return "Authorization" in handler.headers or "X-Amz-Signature=" in handler.path
 
 

@@ -122,7 +122,7 @@ def mount(first: int, home: Path, layers: Sequence[str]) -> Path:
 
 
 def has_init(root: Path) -> bool:
-    """Whether a root filesystem can boot."""
+    """Return True if a root filesystem can boot."""
     # lexists: /sbin/init is usually an absolute link, which would be followed on the host.
     return any(os.path.lexists(root / path) for path in ("sbin/init", "usr/lib/systemd/systemd"))
 

@@ -7,5 +7,5 @@ from moto.s3.models import s3_backends
 
 
 def exists(name: str) -> bool:
-    """Whether the lab has a bucket of this name."""
+    """Return True if the lab has a bucket of this name."""
     return any(name in backend.buckets for backend in s3_backends[DEFAULT_ACCOUNT_ID].values())

@@ -113,7 +113,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
 
     @property
     def state_reason(self) -> moto_instances.StateReason:
-        """Why the instance is in its state: a failure in the lab, else moto's reason."""
+        """Reason why the instance is in its state: a failure in the lab, else moto's reason."""
         return self._failure or self._state_reason
 
     @state_reason.setter
@@ -234,7 +234,7 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
 
     @property
     def has_own_kernel(self) -> bool:
-        """Whether it boots the kernel of its AMI, as its tag asks for, and not in a container."""
+        """True if it boots the kernel of its AMI, as its tag asks for, and not in a container."""
         return any(tag["key"] == TAG for tag in self.get_tags())
 
     def _machine(self) -> QemuMachine:

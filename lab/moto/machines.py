@@ -1,4 +1,4 @@
-"""What the lab's instances need of it: addresses and AMIs' layers."""
+"""Addresses and AMIs' layers for the lab's instances."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lab.moto import public_images
 
 
 class Machines:
-    """What moto's classes need from the lab; a single object, set by `lab.moto.backends`."""
+    """The lab as moto's classes use it; a single object, set by `lab.moto.backends`."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Machines:
         raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
 
     def has_key_pairs(self) -> bool:
-        """Whether any key pair exists."""
+        """Return True if any key pair exists."""
         return any(
             backend.key_pairs for regions in ec2_backends.values() for backend in regions.values()
         )

@@ -1,4 +1,4 @@
-"""What IMDS answers for an instance, read from moto."""
+"""Answers of IMDS for an instance, read from moto."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.moto import role_credentials
 from lab.moto.instances import LabInstance
 
 
-def of(address: str) -> Metadata | None:
+def find(address: str) -> Metadata | None:
     """The metadata of the instance at `address`; None when there is none."""
     instance = LabInstance.machines.by_address.get(address)
     if instance is None:
@@ -47,7 +47,7 @@ def of(address: str) -> Metadata | None:
         "services": {"domain": "amazonaws.com", "partition": "aws"},
         "network": {"interfaces": {"macs": {instance.nics[0].mac_address: _interface(instance)}}},
     }
-    data |= role_credentials.of(instance)
+    data |= role_credentials.answers(instance)
     if instance.public_ip_address:
         public = str(instance.public_ip_address)
         data |= {"public-hostname": instance.public_dns_name, "public-ipv4": public}

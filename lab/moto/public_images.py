@@ -137,8 +137,8 @@ def _entry_images(entry: dict[str, Any]) -> Iterator[PublicImage]:
 
 
 def _times(created: str, days: int, *, superseded: bool = False) -> dict[str, Any]:
-    """When an image was made and is deprecated: for one that stands for the vendor's newest, not
-    before next month."""
+    """Return an image's times of creation and deprecation: for one that stands for the vendor's
+    newest, not before next month."""
     first = datetime.fromisoformat(created).replace(tzinfo=timezone.utc)
     last = first + timedelta(days=days)
     if not superseded:

@@ -19,8 +19,9 @@ from lab.moto.instances import LabInstance
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def of(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
-    """What an instance sees below `iam`: nothing without a profile, no credentials without a role.
+def answers(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
+    """Return the answers below `iam` for an instance: nothing without a profile, no credentials
+    without a role.
 
     A role has the same credentials until `role_sessions.RENEWED_BEFORE` their expiry.
     """
@@ -35,7 +36,7 @@ def of(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
         refused = _json(_refused(role, now or _now()))
         info = _json(_info(profile, now or _now()))
         return {"iam": {"info": info, "security-credentials": {role.name: refused}}}
-    session = role_sessions.of(instance, role, now or _now())
+    session = role_sessions.current(instance, role, now or _now())
     return {
         "iam": {
             "info": _json(_info(profile, role_sessions.updated(session))),
@@ -45,7 +46,7 @@ def of(instance: LabInstance, now: datetime | None = None) -> dict[str, Any]:
 
 
 def _trusts_ec2(role: Any) -> bool:
-    """Whether a statement of the trust policy names EC2; conditions are not looked at."""
+    """Return True if a statement of the trust policy names EC2; conditions are not looked at."""
     document = role.assume_role_policy_document
     document = json.loads(document) if isinstance(document, str) else document
     statements = document["Statement"]
@@ -59,7 +60,7 @@ def _trusts_ec2(role: Any) -> bool:
 
 
 def _refused(role: Any, now: datetime) -> dict[str, str]:
-    """What IMDS says of a role whose trust policy leaves EC2 out, as seen in
+    """Return IMDS's answer for a role whose trust policy leaves EC2 out, as seen in
     https://github.com/aws/aws-cli/issues/2060 and described in
     https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_iam-ec2.html"""
     return {

@@ -26,7 +26,7 @@ _sessions: dict[tuple[str, str], Any] = {}
 _lock = threading.Lock()
 
 
-def of(instance: LabInstance, role: Any, now: datetime) -> Any:
+def current(instance: LabInstance, role: Any, now: datetime) -> Any:
     """The session of an instance's role, opened anew RENEWED_BEFORE its expiry."""
     with _lock:
         session = _sessions.get((instance.id, role.arn))
@@ -50,7 +50,7 @@ def of(instance: LabInstance, role: Any, now: datetime) -> Any:
 
 
 def is_valid(token: str, now: datetime | None = None) -> bool:
-    """Whether a token is that of a role's session that has not expired."""
+    """Return True if a token is that of a role's session that has not expired."""
     now = now or datetime.now(timezone.utc)
     return any(
         session_token.is_same(session.session_token, token) and now < expires(session)
@@ -72,10 +72,10 @@ def instance_of(token: str) -> str | None:
 
 
 def expires(session: Any) -> datetime:
-    """When a session's keys expire."""
+    """Return the time when a session's keys expire."""
     return session.expiration.replace(tzinfo=timezone.utc)  # type: ignore[no-any-return]
 
 
 def updated(session: Any) -> datetime:
-    """When a session was opened."""
+    """Return the time when a session was opened."""
     return expires(session) - LIFETIME

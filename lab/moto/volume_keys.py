@@ -18,7 +18,7 @@ def arn_of(backend: Any, key: str) -> str | None:
 
 
 def is_awss_own(backend: Any, arn: str | None) -> bool:
-    """Whether AWS manages the key, as it does `alias/aws/ebs`."""
+    """Return True if AWS manages the key, as it does `alias/aws/ebs`."""
     key = _keys(backend).keys.get((arn or "").rpartition("/")[2])
     return key is not None and key.key_manager == "AWS"
 

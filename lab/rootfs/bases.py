@@ -73,7 +73,7 @@ def ids() -> list[str]:
 
 
 def bases_dir() -> Path:
-    """Where root filesystems are kept: shared by all labs of this machine."""
+    """Return the folder of root filesystems: shared by all labs of this machine."""
     return settings.current().shared / "bases"
 
 

@@ -48,7 +48,7 @@ def root() -> dict[str, str]:
 
 
 def on_own_kernel() -> disk.Root:
-    """What a disk that boots its own kernel needs of the base."""
+    """Return the parts of the base for a disk that boots its own kernel."""
     ids, common = root(), FILES / "common"
     files = sorted(file for file in (common / "etc/systemd").rglob("*") if file.is_file())
     return disk.Root(
@@ -60,6 +60,6 @@ def on_own_kernel() -> disk.Root:
 
 
 def tree() -> dict[str, Any]:
-    """How the common tree is made."""
+    """Return how the common tree is made."""
     entry: dict[str, Any] = _file()["tree"]
     return entry

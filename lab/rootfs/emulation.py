@@ -34,16 +34,16 @@ def host_arch() -> str:
 
 
 def needed(arch: str) -> bool:
-    """Whether this machine must emulate `arch`."""
+    """Return True if this machine must emulate `arch`."""
     return arch != host_arch()
 
 
 def by(arch: str) -> str | None:
-    """How this machine emulates `arch`, as a phrase; None when it need not."""
+    """Return how this machine emulates `arch`, as a phrase; None when it need not."""
     return f"qemu-user on {host_arch()}" if needed(arch) else None
 
 
-def of(program: Path) -> str:
+def arch_of(program: Path) -> str:
     """The processor that a program is built for, by EC2's name. Raises KilnError for any other."""
     with contextlib.suppress(OSError):
         with program.open("rb") as file:

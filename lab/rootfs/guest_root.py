@@ -1,4 +1,4 @@
-"""What a guest boots from, in a lab whose code may have changed since it was started.
+"""Root filesystem of a guest, in a lab whose code may have changed since it was started.
 
 A base is named after a digest of the files on the disk, so a process that runs older code must not
 make one: `python -m lab.rootfs.guest_root DISTRO ARCH stand-ins` (or real) does, and prints where.
@@ -20,7 +20,7 @@ from lab.vendors.kinds import REAL
 
 
 def finder(kind_of_vendors: str, lock: threading.Lock) -> Callable[[str, str], Path]:
-    """What finds or makes the root filesystem of a distribution and an architecture, one at a time.
+    """Return a function that finds or makes root filesystems, one at a time.
 
     It raises what `bases.ensure` raises.
     """

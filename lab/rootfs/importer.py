@@ -69,7 +69,8 @@ _TOUCHED = (
 
 
 def deb_packages() -> list[str]:
-    """What mmdebstrap installs for a guest. In Ubuntu apt is none of the packages of `minbase`."""
+    """Return the packages that mmdebstrap installs for a guest. In Ubuntu apt is none of the
+    packages of `minbase`."""
     all_ = distros.tree()
     return ["apt", *(name for name in all_["include"] if name not in all_["al_only"])]
 
@@ -83,10 +84,7 @@ def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
     cannot be unpacked or fetched, or this machine cannot run their programs (exit status 1).
     """
     if (rootfs is None) == (mirror is None):
-        raise KilnError(
-            "the source of the root filesystem is missing or ambiguous",
-            hint="give either --rootfs FILE-OR-FOLDER or --mirror URL",
-        )
+        raise KilnError("specify either --rootfs FILE-OR-FOLDER or --mirror URL")
     spec = distros.spec(distro)
 
     def fill(making: Path) -> None:
@@ -166,7 +164,7 @@ def check(distro: str, spec: dict[str, Any], root: Path) -> None:
 
 def _processor(root: Path) -> str:
     """The processor that its systemd is built for. Raises KilnError when EC2 does not have it."""
-    return emulation.of(next(root / p for p in _NEEDED["systemd"] if _exists(root, p)))
+    return emulation.arch_of(next(root / p for p in _NEEDED["systemd"] if _exists(root, p)))
 
 
 def _require_inside(root: Path, folder: str) -> None:

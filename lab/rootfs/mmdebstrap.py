@@ -33,7 +33,7 @@ def alone(home: Path, say: Callable[[str], None]) -> Iterator[int]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting for the mmdebstrap that a killed build has left, a minute at most")
+            say("waiting up to 60 s for mmdebstrap of a killed build")
             fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             yield lock.fileno()

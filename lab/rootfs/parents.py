@@ -1,4 +1,4 @@
-"""What AWS's own pipelines put on top of a distribution: `basefiles/parents.yaml`.
+"""Parts that AWS's own pipelines put on top of a distribution: `basefiles/parents.yaml`.
 
 A parent is named `<distribution>+<kind>`: al2023+eks. Its root filesystem is the distribution's
 with packages, files, units and version locks laid over it.
@@ -117,7 +117,8 @@ def _nvidia(entry: dict[str, Any], distro_id: str, arch: str) -> list[Package]:
 
 
 def _efa(entry: dict[str, Any], arch: str) -> list[Package]:
-    """What EFA's installer leaves: its list, and its packages unless it ran with --minimal."""
+    """Return the packages that EFA's installer leaves: its list, and its packages unless it ran
+    with --minimal."""
     newest = max(facts.table("efa")["releases"], key=versions.key)
     version = newest if entry["efa"] == "newest" else entry["efa"]
     packages: list[Package] = []

@@ -75,7 +75,7 @@ def _in_use(home: Path) -> set[Path]:
 
 
 def _requested(root: Path) -> float:
-    """When it was last requested, or else made."""
+    """Return the time of the last request, or else of its creation."""
     with contextlib.suppress(FileNotFoundError):
         return _stamp(root).stat().st_mtime
     return root.stat().st_ctime

@@ -40,8 +40,8 @@ def find(distro_id: str, arch: str) -> Path | None:
 
 
 def guest_root(distro_id: str, arch: str) -> Path:
-    """What a guest boots from. Parents of flavors, and distributions that no build with the real
-    vendors has asked for, are the lab's."""
+    """Return the root filesystem of a guest. Parents of flavors, and distributions that no build
+    with the real vendors has asked for, are the lab's."""
     own = find(distro_id, arch) if distro_id in bases.ids() else None
     return own or bases.ensure(distro_id, arch)
 
@@ -73,7 +73,8 @@ def _link(distro_id: str, arch: str) -> Path:
 
 
 def _is_hosts(distro_id: str) -> bool:
-    """Whether the lab's ordinary base is the distribution itself: Debian's, on a Debian machine."""
+    """Return True if the lab's ordinary base is the distribution itself: Debian's, on a Debian
+    machine."""
     return not distros.spec(distro_id)["stand_in"] and aptsources.host().origin == "debian"
 
 

@@ -1,4 +1,4 @@
-"""Who answers a guest's requests to the vendors' hosts: the lab's stand-ins, or the vendors."""
+"""Kinds of vendors that answer a guest's requests: the lab's stand-ins, or the vendors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def refuse_silent(recipes: Sequence[Recipe]) -> None:
 
 
 def _silence(fetcher: Fetcher, url: str) -> str:
-    """Which host did not answer and why; "" for one that did."""
+    """Return the host that did not answer, and why; "" for one that did."""
     from kiln.preflight.indexes import NoAnswerError, NotThereError
 
     with contextlib.suppress(NotThereError):  # it answers; what is missing fails the bake

@@ -1,4 +1,4 @@
-"""What the mirror had for a recipe when its files were last made.
+"""Notes of the mirror's files for a recipe when its files were last made.
 
 To find each file again costs a quarter of a second of computing, which is what a build pays that
 bakes on from one changed script.
@@ -32,7 +32,7 @@ def hashes(recipe: Recipe) -> dict[str, str]:
 
 
 def _note(recipe: Recipe) -> Path:
-    """Where it is noted; the name says what the files are made from."""
+    """Return the path of the note; the name says what the files are made from."""
     of = [origin.started_from(), mirror.key_fingerprints(), recipe.to_dict()]
     key = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:12]
     return settings.current().shared / "mirror" / "prepared" / f"{recipe.name}.{key}.json"

@@ -103,7 +103,7 @@ build {
     timeout          = "${lookup(local.time_limit_of, "package-snapshot", local.time_limit)}5m"
   }
 
-  # current packages, the kernel that will boot and its headers, the compiler that built it
+  # current packages; the kernel that will boot, its headers and compiler
   provisioner "shell" {
     only             = lookup(local.runs_on, "kernel", local.nowhere)
     script           = "${local.checkout}/provisioners/kernel.sh"
@@ -329,7 +329,7 @@ build {
     timeout          = "${lookup(local.time_limit_of, "cleanup", local.time_limit)}5m"
   }
 
-  # assertion that the clean-up left nothing behind, right before the snapshot
+  # check that the clean-up left nothing behind
   provisioner "shell" {
     only             = lookup(local.runs_on, "hygiene", local.nowhere)
     script           = "${local.checkout}/provisioners/hygiene.sh"

@@ -55,7 +55,7 @@ def test_the_kernel_module_is_the_one_the_recipe_asks_for(machine, recipe):
 
 @both_modules
 @pytest.mark.bake
-def test_both_kernel_modules_were_built_for_the_kernel_that_boots(machine, recipe):
+def test_both_kernel_modules_fit_the_kernel_that_boots(machine, recipe):
     kernel = machine["baked"]["kernel"]["boots"]
     result = {
         name: [m for m in kept_modules(machine, name) if m["name"] in ("nvidia", "nvidia-current")]

@@ -101,7 +101,7 @@ def test_the_kernel_that_boots_has_and_loads_ib_umad(machine):
 
 @recipe_has("nvlsm")
 @pytest.mark.bake
-def test_the_kernel_that_boots_has_the_driver_of_the_switches_adapters(machine):
+def test_kernel_that_boots_has_the_switch_adapters_driver(machine):
     answer = machine["commands"]["mlx5_ib"]
     assert answer["rc"] == 0, f"mlx5_ib is missing: {answer['out'].strip()}"
 

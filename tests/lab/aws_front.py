@@ -17,8 +17,9 @@ from urllib.parse import parse_qsl
 from lab.base.settings import Lab
 from lab.vendors.mirror import ca
 
-_SERVICES = ("ec2", "ssm", "ssmmessages", "sts", "iam")
-HOSTS = [f"{service}.us-east-1.amazonaws.com" for service in _SERVICES]
+_SERVICES = ("ec2", "ssm", "ssmmessages", "sts", "iam", "cloudformation", "logs")
+_REGIONS = ("us-east-1", "us-west-2")
+HOSTS = [f"{service}.{region}.amazonaws.com" for service in _SERVICES for region in _REGIONS]
 CHECK_IP = "checkip.amazonaws.com"
 
 

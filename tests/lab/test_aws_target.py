@@ -11,10 +11,12 @@ without such settings.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ import aws_front
 import company
 import pytest
 import yaml
-from conftest import AL2, inventory, slim_checkout, users_environment
+from conftest import AL2, inventory, plain_client, slim_checkout, users_environment
 
 from kiln.base.progress import Progress
 from kiln.matrix import load
@@ -316,13 +318,19 @@ def plain(built: Built, checkout: Path, account: dict[str, str]) -> Kiln:
     path.write_text(yaml.safe_dump(matrix, sort_keys=False))
     environment = {**account, "KILN_MATRIX": str(path)}
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, program: Sequence[str] = ("./invoke",)) -> Any:
         return subprocess.run(
-            [checkout / "invoke", *arguments], cwd=checkout, env=environment,
+            [*program, *arguments], cwd=checkout, env=environment,
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
 
     return run
+
+
+@pytest.fixture(scope="module")
+def impatient(plain: Kiln) -> Kiln:
+    """The same, with shorter waits than one should have in AWS."""
+    return functools.partial(plain, program=(sys.executable, "-c", IMPATIENT))
 
 
 def test_verify_on_spot_by_public_address(
@@ -337,6 +345,63 @@ def test_verify_on_spot_by_public_address(
     assert "SubnetId" not in launch
     assert {} in made, "the public address was not asked for"
     assert not any("team" in text for call in made for text in call.values())
+
+
+# ./invoke that does not wait as long as one should in AWS.
+IMPATIENT = """
+import sys
+from kiln.cli.main import main
+from kiln.cloud.target import Target
+from tasks import ns
+Target.wait_seconds = 0.2
+main(ns)
+"""
+
+
+def acceptance(
+    impatient: Kiln, checkout: Path, ami: str, status: int
+) -> dict[str, tuple[str, str]]:
+    """`acceptance` of an AMI that is there; the outcome and detail of each step."""
+    place = ("--target", "aws", "--region", "us-east-1", "--second-region", "us-west-2")
+    done = impatient("acceptance", *place, "--name", AL2, "--ami", ami, "--json")
+    assert done.returncode == status, done.stdout + done.stderr
+    (file,) = (checkout / "evidence").glob("*-us-east-1.json")
+    text = file.read_text()
+    assert not re.search("ami-[0-9a-f]{8}|123456789012", text), text
+    steps = json.loads(text)["steps"]
+    assert [step["id"] for step in steps] == [
+        step["id"] for step in json.loads(done.stdout)["steps"]
+    ]
+    return {step["id"]: (step["outcome"], step["detail"]) for step in steps}
+
+
+def test_acceptance_walks_through_the_account(
+    built: Built, impatient: Kiln, checkout: Path, ec2: Any, lab: Lab
+) -> None:
+    there, ami = plain_client(lab, "ec2", "us-west-2"), record(built)["ami_id"]
+    before = [inventory(ec2), inventory(there)]
+    steps = acceptance(impatient, checkout, ami, 0)
+    assert all(outcome != "failed" for outcome, _ in steps.values())
+    # Nobody has said that these ran.
+    skipped = {step: detail for step, (outcome, detail) in steps.items() if outcome == "skipped"}
+    assert set(skipped) == {
+        *("preflight", "stack", "report", "fleet", "session", "mig", "delete-stack")
+    }
+    assert "DescribeStacks is not implemented" in skipped["stack"]
+    assert [inventory(ec2), inventory(there)] == before
+
+
+def test_acceptance_that_fails_leaves_nothing_behind(
+    built: Built, impatient: Kiln, checkout: Path, ec2: Any, lab: Lab
+) -> None:
+    before, code = inventory(ec2), "UnauthorizedOperation"
+    control.order_fault(lab, action="RunInstances", code=code, times=9)
+    steps = acceptance(impatient, checkout, record(built)["ami_id"], 1)
+    assert steps["build"][0] == "failed"
+    assert "UnauthorizedOperation" in steps["build"][1]
+    assert steps["publish"] == ("skipped", "not run: build failed")
+    assert [steps[step][0] for step in ("terminate", "retire", "sweep")] == ["passed"] * 3
+    assert inventory(ec2) == before
 
 
 # As in https://github.com/aws/karpenter-provider-aws/issues/7370

@@ -73,7 +73,7 @@ def test_user_data_names_the_host(guests: dict[str, Guest]):
     assert guests["al2"].run("hostname").stdout == f"ip-{address}.ec2.internal\n"
 
 
-def test_the_hop_limit_keeps_tokens_from_a_container_of_the_guest(
+def test_hop_limit_keeps_tokens_from_containers_of_a_guest(
     lab: Any, ec2: Any, guests: dict[str, Guest]
 ):
     guest = guests["al2"]

@@ -1,4 +1,4 @@
-"""Which of qemu's accelerators this machine has: KVM where it works, else TCG, which emulates."""
+"""The accelerator of qemu on this machine: KVM where it works, else TCG, which emulates."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Root:
 
 
 def path(lab: Lab, image_id: str) -> Path:
-    """Where the disk of an AMI is kept while its instances boot from it."""
+    """Return the file of an AMI's disk while its instances boot from it."""
     return lab.images / image_id / "disk.raw"
 
 

@@ -140,7 +140,7 @@ class QemuMachine:
         return bridge.port(self.lab, self.address)
 
     def _identity(self) -> list[str]:
-        """What the firmware says of an instance on Nitro.
+        """Return the firmware's identity of an instance on Nitro.
 
         https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html
         """

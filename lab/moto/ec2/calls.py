@@ -83,5 +83,6 @@ _DEVICE = re.compile(r"(/dev/)?(sd|xvd|hd)[a-z]{1,2}[0-9]{0,2}")
 
 
 def is_device(name: Any) -> bool:
-    """Whether a text is the name of a device of EC2's, which becomes a file's name in the guest."""
+    """Return True if a text is the name of a device of EC2's, which becomes a file's name in the
+    guest."""
     return isinstance(name, str) and _DEVICE.fullmatch(name) is not None

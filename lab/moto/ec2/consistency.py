@@ -1,4 +1,4 @@
-"""What was just made is not known to every call at once, as in EC2.
+"""Eventual consistency: not every call knows a new resource at once, as in EC2.
 
 About half of new instances, AMIs and security groups stay unknown for up to two seconds: calls
 that name one are answered NotFound, and lists lack it. Which ones is drawn from a seed: the lab's
@@ -59,7 +59,7 @@ def note(call: str, result: Any) -> None:
 
 
 def is_known(resource_id: str) -> bool:
-    """Whether every call knows a resource; it is not asked whether there is one."""
+    """Return True if every call knows a resource; it is not asked whether there is one."""
     if time.monotonic() < _seen_from.get(resource_id, 0.0):
         return False
     _seen_from.pop(resource_id, None)

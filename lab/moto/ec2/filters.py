@@ -172,7 +172,7 @@ def _at(thing: Any, shape: Any, parts: list[str]) -> Iterator[Any]:
 
 
 def _exists(call: str, name: str) -> bool:
-    """Whether the path of a filter is in the model of the call's answer."""
+    """Return True if the path of a filter is in the model of the call's answer."""
     shape = model().operation_model(call).output_shape
     for part in [*LISTS[call].split("."), *_path(call, name)]:
         shape = shape.member if shape.type_name == "list" else shape

@@ -1,4 +1,4 @@
-"""Who uses an AMI: usage reports.
+"""Usage reports of AMIs.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/your-ec2-ami-usage.html
 """

@@ -62,7 +62,7 @@ def _describe(request: Request) -> dict[str, Any]:
 
 
 def _is_past(ami: Any) -> bool:
-    """Whether an AMI is deprecated."""
+    """Return True if an AMI is deprecated."""
     at = getattr(ami, "deprecation_time", None)
     return bool(at and datetime.strptime(at, _TIME) <= utcnow().replace(tzinfo=None))
 

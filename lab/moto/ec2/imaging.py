@@ -242,7 +242,7 @@ def _source_of_copy(backend: Any, source_id: str, region: str) -> Any:
 
 
 def image_of(ami: Any, region: str) -> images.Image:
-    """What the lab knows of an AMI, its own or a public one."""
+    """Return the lab's entry of an AMI, its own or a public one."""
     machines = LabInstance.machines
     if ami.id in machines.made:
         return machines.made[ami.id]

@@ -15,7 +15,8 @@ from lab.moto.ec2.calls import error
 
 
 def named(parameters: dict[str, Any]) -> bool:
-    """Whether a launch names a profile itself: moto then gives it to the first instance, later."""
+    """Return True if a launch names a profile itself: moto then gives it to the first instance,
+    later."""
     return bool(
         parameters.get("iam_instance_profile_name") or parameters.get("iam_instance_profile_arn")
     )

@@ -1,4 +1,4 @@
-"""What moto lacks or confuses in calls about instances, their volumes, spot requests and fleets.
+"""Corrections of moto's calls about instances, their volumes, spot requests and fleets.
 
 Seen in moto 5.2.5.
 """

@@ -87,7 +87,7 @@ def describe_disk(backend: Any, ami: Any, image: images.Image) -> None:
 
 
 def _snapshots(backend: Any, ami: Any) -> dict[str, dict[str, Any]]:
-    """What outlives the lab's process of an AMI's snapshot, by device."""
+    """Return the lasting fields of an AMI's snapshots, by device."""
     snapshot = backend.snapshots.get(ami.ebs_snapshot.id)
     if not snapshot:
         return {}

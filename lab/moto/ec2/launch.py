@@ -135,8 +135,8 @@ def _template_arguments(backend: Any, parameters: dict[str, Any]) -> dict[str, A
 
 
 def _public(backend: Any, named: dict[str, Any]) -> bool:
-    """Whether the first interface has a public address: as the launch says, otherwise as its subnet
-    has it; a default subnet gives one.
+    """Return True if the first interface has a public address: as the launch says, otherwise as its
+    subnet has it; a default subnet gives one.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/working-with-ip-addresses.html
     """

@@ -1,4 +1,4 @@
-"""What of Systems Manager moto does not know: the parameters that AWS publishes, sizes by tier,
+"""Parts of Systems Manager that moto lacks: the parameters that AWS publishes, sizes by tier,
 names of AMIs, the list of parameters by data type, and agents that run commands.
 
 https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html

@@ -66,8 +66,8 @@ def find(url: str, state: Path | None = None) -> Path | None:
 
 
 def reached(address: str) -> tuple[tuple[str, str], ...]:
-    """How this machine reaches the vendors' hosts on a mirror at an address, which it knows by no
-    name: beginning of a URL, and what takes its place."""
+    """Return how this machine reaches the vendors' hosts on a mirror at an address, which it knows
+    by no name: beginning of a URL, and what takes its place."""
     return tuple((f"https://{host}", f"http://{address}/{host}") for host in vendor_hosts())
 
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's CUDA repositories hold: drivers, toolkits and libraries, per distribution."""
+"""Contents of NVIDIA's CUDA repositories: drivers, toolkits and libraries, per distribution."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def _libraries(
 
 
 def _late(name: str, library: str, version: str) -> bool:
-    """Was this release of a library out before the repository had its first?"""
+    """Return True if this release of a library was out before the repository had its first."""
     return any(
         (entry["repo"], entry["library"]) == (name, library)
         and versions.below(version, entry["first"])

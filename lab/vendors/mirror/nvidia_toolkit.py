@@ -31,7 +31,7 @@ def repository(format_: str, arch: str) -> Repo:
 
 
 def _fits(machine: str, format_: str) -> bool:
-    """Is this the format's name of a processor?"""
+    """Return True if this is the format's name of a processor."""
     return (format_ == "deb") == (machine in ("amd64", "arm64"))
 
 

@@ -45,7 +45,7 @@ class Mirror:
 
 @dataclass(frozen=True)
 class Api:
-    """Where the requests for AWS's endpoints go: a port of this machine. `takes(host)` says which
+    """Destination of requests for AWS's endpoints: a port of this machine. `takes(host)` says which
     hosts are such; one that is a vendor's too takes signed requests only."""
 
     port: int

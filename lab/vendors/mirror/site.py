@@ -1,4 +1,4 @@
-"""What the vendors' modules use: routes, and storage for the files that they make."""
+"""Tools of the vendors' modules: routes, and storage for the files that they make."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _lock(file: Path) -> Path:
 
 
 def _making(file: Path) -> Path:
-    """Where this thread of this process writes a file before it gets its name."""
+    """Return the path at which this thread writes a file before it gets its name."""
     return file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
 
 

@@ -158,7 +158,7 @@ def install_kernel(distro_id: str, arch: str, root: Path) -> None:
 
 
 def about_missing(names: Sequence[str], distro: Distro, arch: str) -> str:
-    """Is it the lab or the distribution that lacks packages of these names?"""
+    """Tell if the lab or the distribution lacks packages of these names."""
     if distro.id not in _catalog():
         return (
             f"the lab passes on {distro.name}'s own repositories, so they do not have "

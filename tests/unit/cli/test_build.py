@@ -187,8 +187,9 @@ def test_full_disk_ends_a_build_before_a_launch(
 def test_dry_run_in_aws_shows_the_plan(run: Run, aws: Aws, tmp_path: Path) -> None:
     done = run(*BUILD, "--dry-run", "--verify-instance-type", "p4d.24xlarge", **aws.environment)
     assert done.status == 0, done.err
-    first, second = done.err.splitlines()[:2]
+    first, second, third = done.err.splitlines()[:3]
     assert first == "target: AWS, region eu-central-1 (AWS credentials found: env)"
+    assert third.startswith("account: ")
     assert second == f"will launch: g4dn.xlarge and p4d.24xlarge in eu-central-1 for {AL2}"
     assert "packer/al2-classic-base-x86_64\n" in done.out
     assert f"{AMI} amzn2" in done.out

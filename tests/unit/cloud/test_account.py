@@ -22,7 +22,6 @@ from kiln.cloud.target import Target
 from kiln.matrix import load
 from kiln.matrix.flags import overridden
 from kiln.packer import render
-from kiln.pipeline import verify
 
 MATRIX = """\
 defaults:
@@ -149,7 +148,7 @@ def test_wrong_setting_names_its_line(block: dict[str, Any], words: str, tmp_pat
 @pytest.mark.parametrize(
     ("typed", "place"),
     [
-        ({"tags": "team"}, "--tags: 'team' is no KEY=VALUE"),
+        ({"tags": "team"}, "--tags: 'team' is not KEY=VALUE"),
         ({"time_limits": "all=4h,all=5h"}, "--time-limits: "),
         ({"spot": "maybe"}, "--spot: 'maybe': "),
         ({"ssh_interface": "session_manager"}, "ssh_interface session_manager (--ssh-interface)"),
@@ -247,18 +246,6 @@ def test_efa_image_is_checked_with_an_efa_interface(account: Account) -> None:
     access = Access("key", Path("key"), ("sg-01234567",), way)
     (card,) = instance.launch_settings(access, account, None, None, efa=True)["NetworkInterfaces"]
     assert (card["InterfaceType"], card["Groups"]) == ("efa", ["sg-01234567"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "wanted"),
-    [("p5.48xlarge", True), ("g4dn.xlarge", False), ("p6-b300.48xlarge", False), ("other", False)],
-)
-def test_efa_interface_needs_efa_on_the_first_card(kind: str, *, wanted: bool) -> None:
-    recipe = next(item for item in load.load_recipes() if item.efa)
-    record = SimpleNamespace(recipe=recipe, verify_instance_type=kind)
-    assert verify.attaches_efa(record) is wanted  # type: ignore[arg-type]
-    without = SimpleNamespace(recipe=recipe.changed(efa=None), verify_instance_type=kind)
-    assert not verify.attaches_efa(without)  # type: ignore[arg-type]
 
 
 def test_efa_group_allows_all_traffic_in_itself(ec2: Any, tmp_path: Path) -> None:

@@ -335,6 +335,8 @@ def test_resource_in_use_for_a_moment_is_removed(
     refused_while_in_use(monkeypatch, 2)
     done = cleanup.remove(MINE, AWS, amis=True)
     assert (done.failures, set(done.removed)) == ([], words(mine))
+    removed = ["instance i-1", "instance i-2", "key pair kiln-1"]
+    assert cleanup.Removal(removed).counts == "2 instances, 1 key pair"
 
 
 def test_second_interrupt_skips_the_waits(

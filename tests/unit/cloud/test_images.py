@@ -12,7 +12,7 @@ from moto.ec2.models import ec2_backends
 
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.cloud.images import find_parent
+from kiln.cloud.images import find_parent, missing_images
 from kiln.cloud.target import Target
 from kiln.matrix import load
 
@@ -43,6 +43,11 @@ def test_public_parameter_is_asked_for_by_name(ec2: Any) -> None:
     result = find_parent(BY_PARAMETER, AWS)
     assert (result.ami_id, result.name) == (published, "amzn2-ami-kernel-5.10")
     assert result.found_by == f"ssm:{name}"
+
+
+def test_missing_images_are_those_that_ec2_does_not_have(ec2: Any) -> None:
+    there = publish(ec2, "mine")
+    assert missing_images(AWS, [there, "ami-0fade000"]) == {"ami-0fade000"}
 
 
 @pytest.mark.usefixtures("ec2")

@@ -49,7 +49,7 @@ def test_accepted_warning_is_no_error_with_strict(tmp_path: Path) -> None:
     answer = {"findings": [f.to_dict() for f in findings], "instance_types": [], "amis": 1}
     text = findings_text({**answer, "unconfirmed_facts": 0})
     assert text.splitlines()[:2] == [
-        "1 AMIs: valid (0 errors, 0 warnings)",
+        "1 AMI: valid (0 errors, 0 warnings)",
         "2 accepted warnings: ./invoke check --verbose",
     ]
 

@@ -151,13 +151,22 @@ def test_support_covers_its_last_day(
 # ------------------------------------------------------------------- the command line
 
 
+def test_beginning_of_a_driver_version_is_that_of_the_rows() -> None:
+    rows = checks.check_answer({"driver": "580", "distro": "al2023"}, strict=False)
+    assert rows["amis"] == sum(r.line.startswith("al2023-lts") for r in load_recipes())
+    of_type = {"driver": "580", "distro": "al2023", "instance_type": "p5.48xlarge"}
+    answer = checks.check_answer(of_type, strict=False)
+    assert answer == checks.check_answer({**of_type, "driver": "580.178.04"}, strict=False)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         ({"kubernetes": "1.35"}, "--kubernetes needs --flavor eks"),
         ({"parallelcluster": "3.16.3"}, "--parallelcluster needs --flavor parallelcluster"),
         ({"flavor": "eks", "kubernetes": "1.35.2"}, "1.35.2 is not a Kubernetes version"),
-        ({"driver": "580"}, "--driver 580 is not a "),
+        ({"driver": "999"}, "--driver 999 is not a "),
+        ({"driver": "5", "efa": "1.51.0"}, "--driver 5 is not a "),
         ({"efa": "latest"}, "--efa latest is not a "),
     ],
 )

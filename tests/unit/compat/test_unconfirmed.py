@@ -84,6 +84,33 @@ def test_unconfirmed_entry_counts_for_its_row(
     assert f"kiln/facts/knowledge/{table}.yaml" in found
 
 
+def test_unconfirmed_type_is_placed_where_the_row_names_it(marked: Callable[..., None]) -> None:
+    marked("instances", "types", confirmed=False)
+    for row, kind, field in (
+        (MANY, "p4d.24xlarge", "target_instance_types"),
+        (PLAIN, PLAIN.instance_type, "instance_type"),
+    ):
+        (found,) = [f for f in unconfirmed_of_row(row) if f"types[{kind}]" in f.message]
+        assert found.place == row.row.origins[field]
+
+
+@pytest.mark.parametrize(
+    ("table", "keys", "field", "entry"),
+    [
+        ("efa", ["os", "al2023"], "efa", "os.al2023 in"),
+        ("efa", ["gdr"], "efa", "gdr["),
+        ("efa", ["minimum_kernel"], "efa", "minimum_kernel["),
+        ("services", ["dcgm"], "dcgm", "dcgm in"),
+    ],
+)
+def test_entry_of_what_a_row_leaves_out_does_not_count(
+    marked: Callable[..., None], table: str, keys: list[str], field: str, entry: str
+) -> None:
+    marked(table, *keys, confirmed=False)
+    assert any(entry in message for message in messages(PLAIN))
+    assert not any(entry in message for message in messages(PLAIN.changed(**{field: None})))
+
+
 def test_key_of_another_package_format_does_not_count(marked: Callable[..., None]) -> None:
     marked("keys", "keys", "nvidia-cuda-deb", confirmed=False)
     assert not any("nvidia-cuda-deb" in message for message in messages(PLAIN))

@@ -102,9 +102,9 @@ def test_lab_down_ignores_reused_pid(
 def test_down_ends_a_lab_that_a_killed_call_left_starting(tmp_path: Path) -> None:
     lab = Lab(49, tmp_path)
     with serving(lab):
-        assert len(server_processes.of(lab)) == 1
+        assert len(server_processes.find(lab)) == 1
         control.down(lab)
-        assert server_processes.of(lab) == []
+        assert server_processes.find(lab) == []
 
 
 def test_lab_of_another_folder_is_left_alone(host_as_it_is: list[str], tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_lab_of_another_folder_is_left_alone(host_as_it_is: list[str], tmp_path:
         assert f"KILN_LAB_STATE={other.root} ./invoke lab.down" in refused.value.hint
         assert control.down(lab) == []
         assert host_as_it_is == []
-        assert server_processes.of(other) == [pid]
+        assert server_processes.find(other) == [pid]
     control.down(lab)
     assert host_as_it_is == ["lab49"]
 
@@ -124,9 +124,9 @@ def test_lab_of_another_folder_is_left_alone(host_as_it_is: list[str], tmp_path:
 def test_process_of_another_user_is_no_lab(tmp_path: Path) -> None:
     lab = Lab(48, tmp_path)
     with serving(lab):
-        assert server_processes.of(lab)
+        assert server_processes.find(lab)
     with serving(lab, user=65534) as pid:
-        assert server_processes.of(lab) == []
+        assert server_processes.find(lab) == []
         assert server_processes.elsewhere(Lab(48, tmp_path / "other")) is None
         assert not server_processes.serves(pid, lab)
 

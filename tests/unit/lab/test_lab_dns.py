@@ -65,4 +65,4 @@ def test_names_that_lead_a_guest_to_the_lab(name: str, address: str):
     ],
 )
 def test_endpoints_lead_here_and_other_names_of_aws_do_not(name: str, here: bool) -> None:
-    assert endpoints.is_here(name, "of-the-lab".__eq__) is here
+    assert endpoints.is_lab_endpoint(name, "of-the-lab".__eq__) is here

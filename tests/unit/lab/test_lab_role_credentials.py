@@ -39,7 +39,7 @@ def instance(*roles: str, number: str) -> Any:
 
 
 def document(of: Any, now: datetime) -> dict[str, str]:
-    (text,) = role_credentials.of(of, now)["iam"]["security-credentials"].values()
+    (text,) = role_credentials.answers(of, now)["iam"]["security-credentials"].values()
     return json.loads(text)
 
 

@@ -59,7 +59,7 @@ def test_before_1_18_containerds_own_file_has_the_runtime(tmp_path: Path) -> Non
     assert not ctk.drop_in.exists()
 
 
-def test_from_1_18_on_containerds_own_file_only_imports_the_drop_in(tmp_path: Path) -> None:
+def test_containerds_file_only_imports_the_drop_in_from_1_18_on(tmp_path: Path) -> None:
     newer = Ctk(tmp_path, "1.20.0")
     assert newer.configure("containerd").returncode == 0
     imports = [f"{newer.drop_in.parent}/*.toml"]

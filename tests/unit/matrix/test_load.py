@@ -40,6 +40,7 @@ stacks:
 amis:
 - {distro: al2, stack: classic}
 """
+KEY = "arn:aws:kms:eu-west-1:123456789012:key/01234567-89ab-cdef-0123-456789abcdef"
 ROW = "- {distro: al2, stack: classic}"
 
 
@@ -83,6 +84,18 @@ MISTAKES = [
     (row("flavors: [eks]"), "14:42: {kubernetes} needs a value", ""),
     (row("without: [gpu-mg]"), "21:43: component 'gpu-mg'", "did you mean 'gpu-mig'?"),
     (row("without: [hygiene]"), "21:43: component 'hygiene' cannot be left out", ""),
+    (
+        row('package_snapshot: "1"'),
+        "21:51: amis.0.package_snapshot: no archive",
+        "have snapshots: al",
+    ),
+    (
+        (ROW, '- {distro: al2023, stack: classic, package_snapshot: "1"}'),
+        "21:54: amis.0.package_snapshot: al2023",
+        "is not a release of Amazon Linux 2023",
+    ),
+    (row(f"aws: {{region: us-east-1, kms_key_id: '{KEY}'}}"), "21:70: amis.0", "key is in eu-west"),
+    (row("aws: {time_limits: {all: 1h, cudda: 1h}}"), "21:62: amis.0", "did you mean 'cuda'?"),
     ((ROW, f"{ROW}\n{ROW}"), "22:3: al2-510.47.03-cuda11.6-base-x86_64 exists already", "yaml:21)"),
     ((ROW, f"{ROW}\n{ROW[:-1]}, driver: 510.85.02}}"), "22:3: al2-510.85.02", "its own `line`"),
     (("    driver: 510.47.03\n", ""), "20:3: driver is missing in the row and its stack", ""),
@@ -101,6 +114,20 @@ def test_mistake_names_place_and_fix(
     assert caught.value.exit_status == 2
     findings = caught.value.findings
     assert [f"{finding.place}: {finding.message}" for finding in findings] == lines
+
+
+def test_other_name_has_the_settings_of_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default = (
+        "{size: 100}",
+        "{size: 100}\n  aws: {region: eu-west-1}\n  telemetry: {interval: 30}",
+    )
+    (recipe,) = load(tmp_path, default, row("aws: {region: us-west-2}"))
+    monkeypatch.setattr(matrix, "matrix_file", lambda: tmp_path / "amis.yaml")
+    assert matrix.load_account(recipe.name).region == "us-west-2"
+    assert matrix.load_account("gone").region == matrix.default_region() == "eu-west-1"
+    assert matrix.default_telemetry().interval == 30
 
 
 def test_line_has_no_version_or_its_own_name(tmp_path: Path) -> None:

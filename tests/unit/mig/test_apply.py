@@ -73,7 +73,9 @@ def test_gpu_that_differs_is_emptied_and_others_are_left_alone(p4d):
     others = {"devices": list(range(1, 8)), "mig-devices": dict(Counter(BALANCED))}
     own(p4d, "mixed", {"devices": [0], "mig-devices": {"1g.5gb": 7}}, others)
     p4d.forget_journal()
+    p4d.active("nvidia-dcgm")
     assert p4d.json("apply", "mixed")["changed"] == [0]
+    assert "stop nvidia-dcgm" not in p4d.systemctl_log()  # nothing of it was in use
     assert p4d.slices()[0] == ["1g.5gb"] * 7
     assert {argv[2] for argv in changing(p4d)} == {"0"}
 

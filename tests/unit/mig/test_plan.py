@@ -12,7 +12,13 @@ from kiln import facts
 from kiln.base.errors import KilnError
 from kiln.base.paths import runtime_module
 from kiln.cli import gpu as gpu_tasks
-from kiln.mig.check import check_mig_config, label_problem, label_slices, labels_with
+from kiln.mig.check import (
+    check_mig_config,
+    label_layout,
+    label_problem,
+    label_slices,
+    labels_with,
+)
 from kiln.mig.k8s import k8s_configuration, k8s_text, planned_labels
 from kiln.mig.plan import draw_text, plan_layout
 from kiln.mig.profiles import gpu_type, gpu_types, profiles_for, profiles_rows
@@ -105,6 +111,11 @@ def test_exit_status_is_1_where_it_does_not_fit():
     lines = draw_text(answer).splitlines()
     assert "1g.5gb=4 more than 8 GPUs hold" in lines[-1]
     assert len({line.rindex("  ") for line in lines if line.startswith("  GPU")}) == 1
+
+
+def test_plan_uses_the_fewest_gpus():
+    # The fullest layouts first would take three.
+    assert plan_layout("p4d.24xlarge", "3g.20gb=2,1g.5gb+me=2")["used"] == 2
 
 
 def test_a_profile_the_gpu_does_not_have_gets_the_like_one():
@@ -307,3 +318,16 @@ def test_a_default_label_must_fit_the_types_that_have_mig():
     unfit = problem("all-1g.10gb", "p5e.48xlarge")
     assert unfit.startswith("MIG label 'all-1g.10gb' on p5e.48xlarge (H200-141GB)")
     assert "did you mean 'all-balanced'?" in problem("all-balancd", "p5.48xlarge")
+
+
+@pytest.mark.parametrize(
+    ("label", "instance_type", "layout"),
+    [
+        ("all-3g.20gb", "p4d.24xlarge", (True, ["3g.20gb"])),
+        ("all-disabled", "p4d.24xlarge", (False, [])),
+        ("all-balancd", "p4d.24xlarge", (False, [])),
+        ("all-balanced", "g5.xlarge", (False, [])),
+    ],
+)
+def test_label_turns_mig_on_with_its_profiles(label, instance_type, layout):
+    assert label_layout(label, facts.instance(instance_type)) == layout

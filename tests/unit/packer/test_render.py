@@ -118,6 +118,9 @@ def test_render_writes_what_is_stale_and_nothing_else(folder: Path, recipes: lis
         *(str(row / name) for name in names),
         str(folder / "shared/old.pkr.hcl"),
     }
+    write_all([kept], whole=False)
+    assert stale_files([kept], whole=False) == []
+    assert [line.split(":")[0] for line in stale_files([kept])] == [str(folder / gone.line)]
     write_all([kept])
     assert stale_files([kept]) == []
     assert {path.name for path in folder.iterdir()} == {"shared", kept.line}

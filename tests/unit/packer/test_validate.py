@@ -14,6 +14,7 @@ from kiln.base.errors import Finding
 from kiln.base.paths import ROOT, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.cli import matrix as tasks
+from kiln.cli.options import Rows
 from kiln.matrix import load
 from kiln.packer import program, render
 from kiln.packer import validate as validation
@@ -164,7 +165,7 @@ def test_finding_of_all_rows_is_printed_once(
     recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edited(monkeypatch, "encrypted             = true", "encrypted             = false")
-    assert tasks.validate.body.__wrapped__(no_install=True) == 2
+    assert tasks.validate.body.__wrapped__(Rows(), no_install=True) == 2
     shown = capsys.readouterr().out
     assert (shown.count("INVALID"), shown.count("packer/shared/source.pkr.hcl:")) == (2, 1)
     assert f"{recipes[0].name}, {recipes[1].name}" in shown
@@ -175,8 +176,8 @@ def test_stale_packer_folder_is_named_and_stays(
 ) -> None:
     edited_file = write_folders(recipes, packer_dir())[recipes[0].name] / render.RECIPE
     edited_file.write_text("not what the matrix says")
-    assert tasks.validate.body.__wrapped__() == 0
+    assert tasks.validate.body.__wrapped__(Rows()) == 0
     assert edited_file.read_text() == "not what the matrix says"
-    assert f"{os.environ['KILN_PACKER_DIR']}/ is stale" in capsys.readouterr().err
+    assert f"{os.environ['KILN_PACKER_DIR']}/ is out of date" in capsys.readouterr().err
     assert accepting.keys() == {recipe.line for recipe in recipes}
     assert not any(folder.exists() for folder in accepting.values()), "left behind"

@@ -198,7 +198,7 @@ def test_mig_layout_leaves_out_checks_of_whole_gpus(chosen: dict[str, set[str]])
 
 def test_check_needs_what_the_recipe_asks_for(chosen: dict[str, set[str]]) -> None:
     assert chosen["base"] - chosen["plain"] >= {
-        "test_nvidia_driver.py::test_both_kernel_modules_were_built_for_the_kernel_that_boots",
+        "test_nvidia_driver.py::test_both_kernel_modules_fit_the_kernel_that_boots",
         "test_kernel.py::test_a_pinned_kernel_is_the_one_that_boots",
         "test_nvidia_fabricmanager.py::test_nvlsm_is_of_the_recipes_version",
         "test_dcgm_exporter.py::test_the_agent_reads_it",

@@ -45,14 +45,14 @@ def run(
     (folder / "test_some.py").write_text(f"import os\nimport time\n\nimport pytest\n\n\n{text}\n")
     (folder / "conftest.py").write_text(conftest)
     return checks.run_checks(
-        machine, {}, folder, stop=stop or Stop(), tests=[folder], keyword=keyword
+        machine, {"mig": "x"}, folder, stop=stop or Stop(), tests=[folder], keyword=keyword
     )
 
 
 def test_each_check_has_its_outcome_and_reason(tmp_path: Path) -> None:
     result = run(
         tmp_path,
-        "def test_a(): pass\n"
+        "def test_a(): assert 'mig' in open(os.environ['KILN_EXPECT']).read()\n"
         "def test_b(): assert 1 == 2, 'two is not one'\n"
         "def test_c(): pytest.skip('no GPU here')\n"
         "@pytest.fixture\ndef broken(): raise OSError('gone')\n"

@@ -9,6 +9,7 @@ import pytest
 
 from kiln.base import overlay
 from kiln.base.errors import KilnError
+from kiln.cloud.instance import require_types
 from kiln.cloud.target import Target
 from kiln.matrix.load import load_recipes
 from kiln.pipeline import plan
@@ -41,6 +42,22 @@ def test_wrong_region_is_refused_before_aws_is_asked() -> None:
         assert refused.value.exit_status == 2
 
 
+def test_unknown_instance_type_warns_only_where_ec2_may_have_it() -> None:
+    lines: list[str] = []
+    require_types(["g4dn.xlarge", "c7i.4xlarge", "g99.xlarge"], AWS, lines.append)
+    assert [line.partition(" is ")[0] for line in lines] == ["warning: g99.xlarge"]
+    for target, kind in ((LAB, "g99.xlarge"), (AWS, "g4dn.xlrge")):
+        with pytest.raises(KilnError) as refused:
+            plan.announce([ROW], plan.Options(verify_instance_type=kind), target, lines.append)
+        assert (refused.value.exit_status, str(refused.value).count("did you mean")) == (2, 1)
+    assert refused.value.hint == "did you mean 'g4dn.xlarge'?"
+
+
+def test_input_digest_has_recipe_parent_and_snapshot() -> None:
+    given = [("r", "a", None), ("r", "a", "1"), ("r", "a", "2"), ("r", "b", None), ("s", "a", None)]
+    assert len({plan.input_digest(*inputs) for inputs in given}) == len(given)
+
+
 def test_script_with_a_syntax_error_ends_a_build_before_a_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,4 +76,5 @@ def test_cost_is_estimated_from_the_instances() -> None:
     assert plan.estimate_cost("g4dn.xlarge", "g4dn.xlarge", 100).startswith(
         "about $0.53 for instances, at most $5.00 a month"
     )
+    assert plan.estimate_cost("c7i.4xlarge", "g4dn.xlarge", 100).startswith("about $0.67 for")
     assert plan.estimate_cost("p9.48xlarge", "g4dn.xlarge", 100).startswith("unknown price")

@@ -221,6 +221,7 @@ def test_only_all_checks_tag_an_ami_with_their_verdict(
     assert draft.record.own_kernel == ("qemu" if own_kernel else None)
     # The record never says more than the AMI's tag.
     assert ec2.recorded == (["unverified"] if tag else [])
+    assert not tag or json.loads((tmp_path / "record.json").read_text())["status"] == status
 
 
 def test_ami_that_cannot_be_tagged_is_not_verified(
@@ -274,9 +275,9 @@ def test_verify_boots_the_type_asked_for_once_dead_runs_are_gone(
     monkeypatch.setattr(verify, "recorded", recorded)
     out = io.StringIO()
 
-    def verified(**more: Any) -> None:
+    def verified(**more: Any) -> Record:
         target, progress = Ready("a test"), Progress(out)
-        verify.verify_by_id(
+        return verify.verify_by_id(
             AMI, instance_type, target=target, progress=progress, install=False, **more
         )
 
@@ -287,8 +288,34 @@ def test_verify_boots_the_type_asked_for_once_dead_runs_are_gone(
     assert "checked against: " in out.getvalue()
     # Of an AMI whose recipe is on its disk alone, nobody knows which kernel it boots.
     image.tags["kiln:recipe-digest"] = "0" * 64
+    draft = MagicMock(record=a_record())
+    monkeypatch.setattr(verify, "recorded", lambda *_, **__: nullcontext(draft))
+    monkeypatch.setattr(verify, "make_access", lambda *_, **__: None)
+    monkeypatch.setattr(verify, "judge", lambda *_, **__: None)
+    assert verified() is draft.record
+    assert draft.recipe_unread is True
     with pytest.raises(KilnError, match="cannot boot its own kernel"):
         verified(own_kernel=OwnKernel())
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [("p5.48xlarge", True), ("g4dn.xlarge", False), ("p6-b300.48xlarge", False), ("other", False)],
+)
+def test_efa_interface_needs_efa_on_the_first_card(kind: str, *, wanted: bool) -> None:
+    recipe = next(item for item in load.load_recipes() if item.efa)
+    assert verify.attaches_efa(a_record(recipe=recipe, verify_instance_type=kind)) is wanted
+    without = a_record(recipe=recipe.changed(efa=None), verify_instance_type=kind)
+    assert not verify.attaches_efa(without)
+
+
+@pytest.mark.parametrize("status", ["verified", "failed"])
+def test_smoke_test_needs_a_verified_ami(monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+    monkeypatch.setattr(verify, "verify_by_id", lambda *_, **__: a_record(status=status))
+    boot = verify.smoke_test(install=False)
+    refused = pytest.raises(KilnError, match="failed its checks, so no channel moved")
+    with nullcontext() if status == "verified" else refused:
+        boot(Ready("a test"), AMI)
 
 
 # ------------------------------------------------------------------- a running machine
@@ -316,14 +343,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Booted:
     return made
 
 
-def verify_host(keyword: str | None = None) -> Record:
+def verify_host(keyword: str | None = None, *, exercise: bool = False) -> Record:
     return verify.verify_running(
         at_host("admin@192.0.2.1"),
         Ready("a test"),
         Progress(io.StringIO()),
         key=None,
         keyword=keyword,
-        exercise=False,
+        exercise=exercise,
         install=False,
         kind_of_machine=lambda machine: "lab",
     )
@@ -383,6 +410,43 @@ def test_running_machine_gets_a_record_and_a_report(
     assert (record.verify_instance_type, record.status, record.kind) == (kind, status, "verify")
     assert record.recipe.nccl == "2.0.1"
     assert {path.name for path in Path(record.folder).iterdir()} == {"record.json", "report.html"}
+
+
+@pytest.mark.parametrize("exercise", [False, True])
+def test_interrupted_checks_of_a_machine_are_one_message(
+    machine: Booted, monkeypatch: pytest.MonkeyPatch, *, exercise: bool
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Checks:
+        raise StoppedError
+
+    monkeypatch.setattr(Booted, "RECIPE", OLD)
+    monkeypatch.setattr(verify.checks, "run_checks", interrupted)
+    with pytest.raises(KilnError, match=r"admin@192\.0\.2\.1: interrupted") as error:
+        verify_host(exercise=exercise)
+    assert error.value.exit_status == 1
+    assert ("test Xid" in error.value.hint) is exercise
+
+
+@pytest.mark.parametrize(
+    ("state", "tagged", "says"),
+    [
+        ("running", tags(), ""),
+        ("stopped", tags(), "is stopped: only a running instance"),
+        ("running", {}, "has no tag kiln:distro"),
+    ],
+)
+def test_running_instance_is_found_by_its_id(
+    monkeypatch: pytest.MonkeyPatch, state: str, tagged: dict[str, str], says: str
+) -> None:
+    instance_id, address = "i-0123456789abcdef0", "10.0.0.5"
+    instance = {"State": {"Name": state}, "ImageId": AMI, "InstanceType": "g5.xlarge"}
+    answer = {"Reservations": [{"Instances": [{**instance, "PrivateIpAddress": address}]}]}
+    client = MagicMock(describe_instances=lambda **_: answer)
+    monkeypatch.setattr(aws, "ec2", lambda target: client)
+    monkeypatch.setattr(verify, "require_image", lambda target, ami_id: an_image(tags=tagged))
+    with pytest.raises(KilnError, match=says) if says else nullcontext():
+        found = verify.at_instance(instance_id, Ready("a test"))
+        assert found == Running(instance_id, ROW.distro.ssh_user, address, "g5.xlarge", AMI)
 
 
 def test_machine_that_does_not_answer_is_one_message(

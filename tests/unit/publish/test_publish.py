@@ -150,7 +150,9 @@ def test_sharing_awss_own_key_copies_nothing(
     assert _copies(client, ami_id) == []
     assert channels.held(AWS, LINE, "nightly") is None
     if own_at_home:
-        keys = {OTHER: _key(client, OTHER)}
+        alias = {"AliasName": "alias/images", "TargetKeyId": _key(client, OTHER)}
+        client("kms", OTHER).create_alias(**alias)
+        keys = {OTHER: "alias/images"}
         published(OTHER, settings=Publish.model_validate({"share": SHARED, "kms_keys": keys}))
 
 
@@ -189,16 +191,23 @@ def test_unverified_ami_is_refused(
     assert channels.held(AWS, LINE, "nightly") is None
 
 
-def test_sharing_without_effect_moves_no_channel(
-    bake: Bake, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ignored", "message"),
+    [
+        ("ModifyImageAttribute", "not as `share` declares"),
+        ("EnableImageDeregistrationProtection", "not protected from deregistration"),
+    ],
+)
+def test_setting_without_effect_moves_no_channel(
+    bake: Bake, monkeypatch: pytest.MonkeyPatch, ignored: str, message: str
 ) -> None:
     bake(3)
 
     def act(region: str, operation: str, given: dict[str, Any], call: Callable[[], Any]) -> Any:
-        return {} if operation == "ModifyImageAttribute" else call()
+        return {} if operation == ignored else call()
 
     at_each_call(monkeypatch, act)
-    with pytest.raises(KilnError, match="not as `share` declares"):
+    with pytest.raises(KilnError, match=message):
         published(settings=Publish.model_validate({"share": SHARED}))
     assert channels.held(AWS, LINE, "nightly") is None
 
@@ -324,9 +333,10 @@ def test_interrupted_move_is_not_promoted(client: Client, bake: Bake) -> None:
 def test_closed_gate_keeps_the_channel(client: Client, bake: Bake) -> None:
     ami_id = bake(12)
     published()
-    with pytest.raises(KilnError, match=r"candidate of .* holds nothing in us-east-1") as refused:
-        promoted("stable")
-    assert refused.value.exit_status == 2
+    for to, words in (("stable", "candidate of .* holds nothing"), ("nightly", "first channel")):
+        with pytest.raises(KilnError, match=words) as refused:
+            promoted(to)
+        assert refused.value.exit_status == 2
 
     def closed(settings: Publish | None = None) -> list[tuple[str, str]]:
         gates = promoted("candidate", settings, accept=True).gates
@@ -354,6 +364,9 @@ def test_grave_difference_needs_accept(client: Client, bake: Bake) -> None:
     assert resolved(client, "candidate") == old
     assert promoted("candidate", accept=True).allowed
     assert resolved(client, "candidate") == new
+    bake(15, versions=versions_of("580.200.01"))
+    published()
+    assert promoted("candidate").allowed, "an update of the branch is not grave"
 
 
 def test_promotion_lifts_deprecation(
@@ -372,11 +385,18 @@ def test_promotion_lifts_deprecation(
 
 def test_rollbacks_go_back_to_what_launches(client: Client, bake: Bake) -> None:
     first, second = bake(20), bake(21)
+    with pytest.raises(KilnError, match="nothing to roll back"):
+        back("nightly")
     for ami_id in (first, second, bake(22)):
         published(ami_id=ami_id)
     assert (back("nightly"), back("nightly")) == (second, first)
     with pytest.raises(KilnError, match="held nothing before"):
         back("nightly")
+    published(ami_id=second)
+    assert back("nightly", to=first) == first
+    with pytest.raises(KilnError, match="never held ami-0ffff0000") as refused:
+        back("nightly", to="ami-0ffff0000")
+    assert second in refused.value.hint
     published(ami_id=second)
     ec2 = client("ec2")
     ec2.disable_image_deregistration_protection(ImageId=first)

@@ -124,16 +124,23 @@ def test_ami_being_published_stays(
 
 
 def test_each_step_waits_its_days_from_the_one_before(
-    client: Client, two: tuple[str, str], ahead: Callable[[float], None]
+    client: Client,
+    two: tuple[str, str],
+    ahead: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ec2 = client("ec2")
+    kept = {"DeleteSnapshotResults": [{"SnapshotId": "snap-1", "ReturnCode": "client-error"}]}
+    answered(monkeypatch, "DeregisterImage", lambda answer: answer.update(kept))
     disk = described(client, two[0])["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
     days = {"deprecate_after": 5, "deregister_after": 30}
     done = []
     for day in (4.9, 200, 200.9, 201.1, 201.2, 230, 231.2):
         ahead(day)
-        done.append(step(two[0], **days)[0])
-    assert done == ["", "deprecate", "", "disable", "", "", "deregister"]
+        done.append(step(two[0], **days))
+    assert [name for name, _ in done] == ["", "deprecate", "", "disable", "", "", "deregister"]
+    assert "snap-1 (client-error)" in done.pop()[1]
+    assert [error for _, error in done if error] == []
     assert two[0] not in {image.ami_id for image in images.own_images(AWS)}
     left = {snapshot["SnapshotId"] for snapshot in ec2.describe_snapshots()["Snapshots"]}
     assert disk not in left
@@ -186,6 +193,9 @@ def test_ami_of_a_fleet_stays(
     answered(monkeypatch, "DescribeFleets", lambda answer: answer.update(listed))
     answered(monkeypatch, "DescribeSpotFleetRequests", lambda answer: answer.update(listed))
     assert why_kept(two[0]) == "used by EC2 Fleet fleet-1, Spot Fleet sfr-1"
+    listed["Fleets"] = [{**fleet, "FleetId": f"fleet-{number}"} for number in range(4)]
+    assert why_kept(two[0]).endswith("fleet-2 and 2 more")
+    listed["Fleets"] = [fleet]
     fleet["FleetState"], spot["SpotFleetRequestState"] = "deleted", "cancelled_running"
     assert next_step(two[0]) == "deprecate"
 
@@ -270,7 +280,8 @@ def test_shared_ami_stays_until_reported_unused(
     for settings in (declared, {}):
         assert "--apply asks EC2 for a report" in why_kept(old, **settings)
     ahead(1.9)  # a report is fresh for two days
-    plan_retirement(AWS, [], {LINE: Publish.model_validate(DUE)}, ask=True)
+    asked = plan_retirement(AWS, [], {LINE: Publish.model_validate(DUE)}, ask=True)
+    assert old in {image.ami_id for image in asked.kept}
     for settings in (declared, {}):
         assert next_step(old, **settings) == "deprecate"
     entries = [

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -22,6 +23,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "runtime", "opt", "kiln", "lib"))
 
 from gpu_xid import checkpoint, config, event, host, kmsg, log  # noqa: E402
+from gpu_xid import monitor as module  # noqa: E402
 from gpu_xid.catalog import Catalog, UnknownCodeError  # noqa: E402
 from gpu_xid.monitor import Monitor  # noqa: E402
 from gpu_xid.parse import messages, set_message_starts  # noqa: E402
@@ -157,6 +159,13 @@ class Machine(unittest.TestCase):
         monitor.start(problem)
         return monitor
 
+    def said(self):
+        """The levels of the lines that the journal gets from now on."""
+        levels = []
+        self.addCleanup(setattr, module, "say", module.say)
+        module.say = lambda level, text: levels.append(level)
+        return levels
+
     def kill(self, monitor):
         """What kill -9 leaves: nothing flushed, nothing said, the lock gone."""
         os.close(monitor.position.fd)
@@ -196,9 +205,10 @@ class Machine(unittest.TestCase):
         self.assertEqual((row["xid"], row["pci"], row["pid"]), (79, "0000:3b:00", None))
         self.assertEqual((row["seq"], row["severity"], row["raw"]), (0, "fatal", XID_79))
         self.assertNotIn("injected", row)
-        self.ring.say(XID_31 % 1, prefix=12)  # from user space
+        self.ring.say(XID_31.replace("app", "a, b") % 1, prefix=12)  # from user space
         monitor.work()
-        self.assertIs(self.rows()[-1]["injected"], True)
+        row = self.rows()[-1]
+        self.assertEqual((row["injected"], row["process"]), (True, "a, b"))
 
     def test_event_names_its_machine_once_cloud_init_knows(self):
         data = os.path.join(self.dir, "instance-data.json")
@@ -286,7 +296,7 @@ class Machine(unittest.TestCase):
 
     def test_sxid_waits_no_longer_than_for_both_details(self):
         head = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, "
-        monitor = self.monitor()
+        monitor = self.monitor(fold_window_s=0)
         for text in ("Fatal, Link 48 LTSSM Fault Up", "Severity 1 Engine", "Data {0x10000000}"):
             self.ring.say(head + text)
         monitor.work()
@@ -294,6 +304,17 @@ class Machine(unittest.TestCase):
         self.ring.say(head + "Fatal, Link 48 LTSSM Fault Up")
         monitor.work()
         self.assertGreater(monitor.timeout_ms(), 0)
+        monitor.waiting[0]["due"] = 0
+        monitor.work()
+        self.assertEqual(self.seqs(), [0, 3])
+
+    def test_stop_writes_what_waits_and_what_was_not_read(self):
+        monitor = self.monitor()
+        self.ring.say("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 48")
+        monitor.work()
+        self.ring.say(XID_79)
+        monitor.stop()
+        self.assertEqual(self.seqs(), [0, 1])
 
     def test_it_sleeps_until_the_kernel_speaks_and_ends_on_sigterm(self):
         monitor = self.monitor()
@@ -309,6 +330,12 @@ class Machine(unittest.TestCase):
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 1)
             real()
+
+        systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(systemd.close)
+        systemd.bind(os.path.join(self.dir, "notify"))
+        self.addCleanup(os.environ.pop, "NOTIFY_SOCKET")
+        os.environ["NOTIFY_SOCKET"] = systemd.getsockname()
 
         def speak():
             spins.wait(0.2)
@@ -331,6 +358,7 @@ class Machine(unittest.TestCase):
         self.assertEqual(seen, [0])
         self.assertEqual(self.rows()[-1]["event"], "stop")
         self.assertFalse(spins.is_set())
+        self.assertTrue(systemd.recv(4096, socket.MSG_DONTWAIT).startswith(b"READY=1\n"))
 
     def test_torn_last_line_is_completed(self):
         first = self.monitor()
@@ -346,15 +374,17 @@ class Machine(unittest.TestCase):
 
     def test_overrun_is_an_event_with_the_exact_count(self):
         self.ring = Ring(size=5)
-        monitor = self.monitor()
+        said, monitor = self.said(), self.monitor()
         self.ring.say("other")
         monitor.work()
+        self.assertEqual(monitor.position.load()["seq"], 0)
         for number in range(20):
             self.ring.say("other")
         monitor.work()
         row = self.rows()[-1]
         self.assertEqual((row["event"], row["lost"]), ("overrun", 15))
         self.assertEqual((row["lost_from"], row["lost_to"]), (1, 15))
+        self.assertEqual(said, [4])
 
     def test_records_overwritten_between_two_runs_are_counted(self):
         self.ring = Ring(size=5)
@@ -435,10 +465,12 @@ class Machine(unittest.TestCase):
         self.ring.say(XID_31.replace("pid=7", "pid=1") % 1)
         self.ring.say("NVRM: GPU at PCI:0000:3b:00: " + uuid)
         self.ring.say(driver)
+        for line in (driver.replace("535", "999"), "NVRM: GPU at PCI:0000:3b:00: GPU-" + "0" * 32):
+            self.ring.say(line, prefix=8)  # from user space
         self.ring.say(XID_31.replace("pid=7", "pid=2") % 2)
         monitor.work()
         rows = self.events()
-        self.assertEqual([row["uuid"] for row in rows][-1], uuid)
+        self.assertEqual([row["uuid"] for row in rows], [None, uuid])
         self.assertEqual(rows[1]["driver"], "535.129.03")
         self.assertEqual([row["driver"] for row in self.events("driver")], ["535.129.03"])
 
@@ -454,6 +486,14 @@ class Machine(unittest.TestCase):
         names = [os.path.join(self.dir, n) for n in os.listdir(self.dir) if n.startswith("gpue")]
         self.assertGreater(len(names), 5)
         self.assertEqual(sorted(self.seqs(*names)), list(range(100)))
+
+    def test_rotation_keeps_as_many_files_as_asked(self):
+        monitor = self.monitor(max_bytes=4096, keep=2, fold_window_s=0)
+        for number in range(60):
+            self.ring.say(XID_31 % number)
+            monitor.work()
+        names = [name for name in os.listdir(self.dir) if name.startswith("gpuevent")]
+        self.assertEqual(sorted(names), ["gpuevent.log", "gpuevent.log.1", "gpuevent.log.2"])
 
     def test_rotation_from_outside_is_followed(self):
         monitor = self.monitor()
@@ -487,7 +527,7 @@ class Machine(unittest.TestCase):
     def test_full_disk_loses_nothing_and_says_so_when_it_must(self):
         self.addCleanup(setattr, log, "MAX_WAITING", log.MAX_WAITING)
         log.MAX_WAITING = 10
-        monitor = self.monitor(fold_window_s=0)
+        said, monitor = self.said(), self.monitor(fold_window_s=0)
         monitor.log.path = "/dev/full"
         monitor.log.close()
         for number in range(15):
@@ -499,6 +539,7 @@ class Machine(unittest.TestCase):
         self.assertEqual(self.seqs(), list(range(10)))
         row = self.rows()[-1]
         self.assertEqual((row["event"], row["events"]), ("dropped", 5))
+        self.assertEqual(said, [3, 6])  # five are lost; writable again
 
     def test_hooks_get_an_event_again_that_a_kill_kept_from_the_log(self):
         got = []
@@ -513,17 +554,44 @@ class Machine(unittest.TestCase):
         self.assertEqual(got, [(0, False)])
         self.assertEqual([(row["seq"], row["catchup"]) for row in self.events()], [(0, True)])
 
+    def test_program_ends_without_a_kernel_log_or_beside_another(self):
+        conf = config.check({"log": self.log}, "test")
+        problems = [None, "unknown key 'logg'", None]
+        self.addCleanup(setattr, config, "effective", config.effective)
+        config.effective = lambda path: (conf, problems.pop())
+        said = self.said()
+        other = checkpoint.PositionFile(self.log + ".position")
+        self.assertEqual(module.main("", os.devnull), 1)
+        other.close()
+        self.assertEqual(said, [3])
+        self.addCleanup(setattr, Monitor, "run", Monitor.run)
+        Monitor.run = Monitor.stop
+        self.assertEqual(module.main("", os.devnull), 0)
+        events = [row["event"] for row in self.rows()]
+        self.assertEqual((said, events), ([3, 3], ["start", "config-error", "stop"]))
+        self.assertEqual(module.main("", "/nonexistent"), 1)
+
+    def test_events_that_miss_the_hooks_are_said_once(self):
+        said, monitor = self.said(), self.monitor()
+        monitor.spool.dropped = 2
+        monitor.work()
+        monitor.work()
+        self.assertEqual(said, [3])
+
     def test_locked_log_is_waited_for(self):
-        monitor = self.monitor()
+        said, monitor = self.said(), self.monitor()
         with open(self.log) as other:
-            fcntl.flock(other, fcntl.LOCK_EX)
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.ring.say(XID_79)
             monitor.work()
+            monitor.work()  # it is not tried again at once
             self.assertEqual(self.seqs(), [])
             self.assertEqual(monitor.log.error.strerror, "another process holds its lock")
         monitor.log.retry_at = None
         monitor.work()
+        monitor.work()
         self.assertEqual(self.seqs(), [0])
+        self.assertEqual(said, [3, 6])  # cannot write; writable again
 
     def test_write_cut_short_leaves_whole_lines_only(self):
         monitor = self.monitor(fold_window_s=0)
@@ -543,10 +611,24 @@ class Machine(unittest.TestCase):
         for number in range(10500):
             self.ring.say(XID_31 % number, usec=number)
         monitor.work()
+        self.assertEqual(monitor.timeout_ms(), 0)
         while monitor.timeout_ms() == 0:
             monitor.work()
         monitor.stop()
         self.assertEqual(len(self.seqs()), 10500)
+
+    def test_full_disk_is_tried_ever_more_rarely(self):
+        now, waits = [0.0], []
+        Instead(self, log, time, monotonic=lambda: now[0])
+        events = log.EventLog(self.log, 4096, 2, lambda count: b"")
+        for path in ["/dev/full"] * 8 + [self.log, "/dev/full"]:
+            events.path = path
+            events.close()
+            events.add(b"{}\n")
+            events.flush()
+            waits.append(round((events.retry_at or now[0]) - now[0], 3))
+            now[0] += waits[-1]
+        self.assertEqual(waits, [0.1, 1, 2, 5, 15, 30, 30, 30, 0, 0.1])
 
     def test_disk_that_fails_at_fsync_is_tried_again_later(self):
         monitor = self.monitor()
@@ -616,7 +698,7 @@ class Machine(unittest.TestCase):
         self.assertEqual(self.seqs(), [0, 0])
 
     def test_line_that_our_code_cannot_handle_does_not_stop_the_next(self):
-        monitor = self.monitor()
+        said, monitor = self.said(), self.monitor()
         real = monitor.catalog.classify
 
         def classify(fields, driver):
@@ -625,12 +707,16 @@ class Machine(unittest.TestCase):
             return real(fields, driver)
 
         monitor.catalog.classify = classify
+        monitor.gpus.learn = None  # another one
+        self.ring.say("NVRM: GPU at PCI:0000:3b:00: GPU-b6c3b2be-c55b-d076-fa0e-d464e4c7e08b")
         self.ring.say(XID_31 % 1)
         self.ring.say(XID_79)
         monitor.work()
         rows = self.rows()[1:]
-        self.assertEqual([row["event"] for row in rows], ["unhandled", "xid"])
-        self.assertIn("Xid (PCI:0000:3b:00): 31", rows[0]["raw"])
+        self.assertEqual([row["event"] for row in rows], ["unhandled"] * 2 + ["xid"])
+        self.assertEqual(said, [3, 3])
+        self.assertIn("GPU at PCI", rows[0]["raw"])
+        self.assertIn("Xid (PCI:0000:3b:00): 31", rows[1]["raw"])
 
     def test_gpu_lost_without_an_xid_is_reported_once(self):
         monitor = self.monitor()

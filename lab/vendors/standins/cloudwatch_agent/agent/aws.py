@@ -1,4 +1,4 @@
-"""What the agent asks of its machine (IMDS) and of AWS, with the session token of its role.
+"""Requests of the agent to its machine (IMDS) and of AWS, with the session token of its role.
 
 AWS's host names lead to the lab (lab/machine/endpoints.py). Logs takes JSON, CloudWatch the query
 protocol, both compressed, as the agent's SDK sends them: github:aws/amazon-cloudwatch-agent
@@ -33,7 +33,7 @@ class AwsError(Exception):
 
 
 def imds(path: str) -> str:
-    """What IMDS answers; "" when it has no such thing or does not answer."""
+    """Return the answer of IMDS; "" when it has no such thing or does not answer."""
     try:
         ask = urllib.request.Request(
             IMDS + "api/token",

@@ -38,7 +38,7 @@ def refuse(text: str, status: int = 1) -> NoReturn:
 
 
 def start(version: str) -> None:
-    """What start-amazon-cloudwatch-agent does."""
+    """Do the work of start-amazon-cloudwatch-agent."""
     try:
         settings = config.load(HOME + "/etc")
     except config.ConfigError as error:

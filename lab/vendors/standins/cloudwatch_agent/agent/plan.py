@@ -1,4 +1,4 @@
-"""What a configuration makes the agent do on this machine: its logs and its metrics.
+"""Work of the agent on this machine by its configuration: its logs and its metrics.
 
 github:aws/amazon-cloudwatch-agent translator/translate/ @ab55b8daa204e95c42c0267ee5aa49ec3b3a7317
 (logs/logs_collected/files, util/placeholderUtil.go, metrics/util/commonconfigutil.go,

@@ -62,7 +62,8 @@ def driver() -> dict[str, Any] | None:
 
 
 def covers(spans: list[list[int]], version: int) -> bool:
-    """Is this driver (`Lab.version`) in one of the ranges? No range is every driver."""
+    """Return True if this driver (`Lab.version`) is in one of the ranges. No range is every
+    driver."""
     return not spans or any(low <= version <= high for low, high in spans)
 
 
@@ -89,7 +90,7 @@ def faults() -> dict[str, Any]:
 
 
 def alive(name: str) -> bool:
-    """Whether the stand-in daemon of that name is running, by its pid file."""
+    """Return True if the stand-in daemon of that name is running, by its pid file."""
     pid = read_json(f"{ROOT}/run/kiln-lab/{name}.pid.json")
     return isinstance(pid, int) and os.path.exists(f"/proc/{pid}")
 

@@ -59,7 +59,8 @@ def _start_nvlsm() -> None:
 
 
 def _running() -> bool:
-    """Is an nvlsm running, whoever started it? The kernel gives a script its file's name."""
+    """Return True if an nvlsm is running, whoever started it. The kernel gives a script its file's
+    name."""
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         try:
             with open(path, "rb") as file:

@@ -42,12 +42,12 @@ class Gpu:
 
     @property
     def ampere(self) -> bool:
-        """Whether a change of the MIG mode needs a reset, and survives a reboot."""
+        """True if a change of the MIG mode needs a reset, and survives a reboot."""
         return str(self.model["arch"]) == "Ampere"
 
 
 class Lab:
-    """What a command works on: driver, machine, GPUs, and whether the user is root."""
+    """Environment of a command: driver, machine, GPUs, and whether the user is root."""
 
     def __init__(
         self, driver: dict[str, Any], machine: dict[str, Any], gpus: list[Gpu], root: bool

@@ -77,7 +77,7 @@ def free_starts(gpu: Gpu, branch: int, profile: dict[str, Any]) -> list[int]:
 
 
 def free_count(gpu: Gpu, branch: int, profile: dict[str, Any]) -> int:
-    """How many more instances of the profile fit, as -lgip counts."""
+    """Return the number of further instances of the profile that fit, as -lgip counts."""
     starts = free_starts(gpu, branch, profile)
     made = _made(gpu, branch)
     left = profile["max"] - sum(p["id"] == profile["id"] for p, _ in made)
@@ -105,7 +105,7 @@ def create(
     ]
 
     def blocked(start: int) -> int:
-        """How many places an instance at `start` would overlap."""
+        """Return the number of places that an instance at `start` would overlap."""
         end = start + profile["memory"]
         return sum(s < end and start < s + other["memory"] for other, s in open_places)
 

@@ -32,7 +32,7 @@ def _table(head: list[str], rows: list[list[str]]) -> Result:
 
 
 def _gap(lab: Lab) -> str:
-    """What the tables are wider by since 565."""
+    """Return the spaces by which the tables are wider since 565."""
     return "  " if lab.branch >= 565 else ""
 
 

@@ -66,7 +66,8 @@ def mig_mode(lab: Lab, gpus: list[Gpu], value: str) -> Result:
 
 
 def _obstacle(gpu: Gpu) -> str:
-    """What prevents a change of the MIG mode, in the driver's words; empty when nothing does."""
+    """Return the obstacle to a change of the MIG mode, in the driver's words; empty when nothing
+    does."""
     if gpu.ampere and not _can_reset():
         return "Not Supported"
     holders = box.clients(gpu.index)

@@ -21,7 +21,7 @@ def device_facts(path: str | None = None) -> Any:
 
 
 def decide(devices: list[pci.Device], facts: dict[str, Any]) -> dict[str, Any]:
-    """What this machine needs, as plain data.
+    """Return this machine's needs, as plain data.
 
     {"gpus": [{address, device, name}], "nvswitches": n,
      "module": "open"|"proprietary"|"either"|None,

@@ -29,7 +29,7 @@ FABRIC_MANAGER = "nvidia-fabricmanager.service"
 
 
 class ClosedError(Exception):
-    """Why this node must not join its cluster."""
+    """Reason why this node must not join its cluster."""
 
 
 def main(arguments: list[str]) -> int:

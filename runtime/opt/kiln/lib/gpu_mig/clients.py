@@ -68,7 +68,7 @@ def _client(pid: str, name: str) -> Client:
 
 
 def advice(smi: Smi) -> str:
-    """What to do about a busy GPU, with the names of its clients.
+    """Return advice about a busy GPU, with the names of its clients.
 
     Fabric manager is not named: it takes part in a reset and must keep running for it.
     """
@@ -104,7 +104,7 @@ def _stopped() -> list[str]:
 
 
 def is_persistenced(service: str) -> bool:
-    """Whether this service keeps the driver loaded."""
+    """Return True if this service keeps the driver loaded."""
     return "persistenced" in service
 
 
@@ -159,7 +159,7 @@ def reboot() -> bool:
 
 
 def unit_is(state: str, unit: str) -> bool:
-    """Whether a unit is active or enabled; False, and a warning, if systemctl fails."""
+    """Return True if a unit is active or enabled; False, and a warning, if systemctl fails."""
     status = _systemctl("is-" + state, "--quiet", unit)
     if status not in _NO and status != 0:
         _warn(f"`systemctl is-{state} {unit}` failed with status {status}")

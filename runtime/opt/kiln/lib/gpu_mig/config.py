@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     mig_devices: tuple[tuple[str, int], ...]
 
     def addresses(self, device_id: str, subsystem_id: str = "") -> bool:
-        """Whether a GPU of this PCI device id (`0x20B010DE`) passes the device filter."""
+        """Return True if a GPU of this PCI device id (`0x20B010DE`) passes the device filter."""
         for wanted in self.filters:
             device, _, subsystem = wanted.lower().partition(":")
             if device == device_id.lower() and subsystem in ("", subsystem_id.lower()):

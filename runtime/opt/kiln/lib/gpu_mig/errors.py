@@ -11,7 +11,7 @@ REBOOT_NEEDED = 3
 
 
 class MigError(Exception):
-    """What is wrong and what to do.
+    """A mistake, and the remedy.
 
     `exit_code`: 2 invalid input, 1 operation failed, 3 a reboot is needed.
     """

@@ -1,4 +1,4 @@
-"""Which sets of GPU instances a GPU can hold at once, and the position of each.
+"""Sets of GPU instances that a GPU can hold at once, and the position of each.
 
 A set fits when every instance has one of the start positions of its profile, no two share a memory
 slice, the GPU has enough compute slices, no profile exceeds its maximum count, and the GPU has
@@ -49,7 +49,8 @@ def _mask(gpu: GpuType, name: str, start: int) -> int:
 
 
 def over_budget(gpu: GpuType, names: Sequence[str]) -> str | None:
-    """Why a set exceeds a limit (count, compute, memory, media), or None; ignores positions."""
+    """Return why a set exceeds a limit (count, compute, memory, media), or None; ignores
+    positions."""
     facts = [gpu.profile(name) for name in names]
     for f in facts:
         if names.count(f.name) > f.max:

@@ -1,4 +1,4 @@
-"""What differs from the layout on each GPU, and the nvidia-smi commands that change it."""
+"""Differences from the layout on each GPU, and the nvidia-smi commands that change it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .target import Shape, Wanted, check, counted, devices_of, shape_order
 
 
 class Change(NamedTuple):
-    """What has to be done on a GPU that differs from its layout."""
+    """Work on a GPU that differs from its layout."""
 
     gpu: int
     mode: bool | None  # the mode to set, None when it need not change
@@ -46,7 +46,7 @@ def known_types(
 
 
 def _resized(name: str, kind: GpuType) -> bool:
-    """Whether `kind` has this profile in a similar size: GB200 has 3g.93gb or 3g.95gb."""
+    """Return True if `kind` has this profile in a similar size: GB200 has 3g.93gb or 3g.95gb."""
     asked = parse(name)
     return any(
         p._replace(gb=asked.gb) == asked and abs(p.gb - asked.gb) * 20 <= asked.gb
@@ -57,7 +57,8 @@ def _resized(name: str, kind: GpuType) -> bool:
 def changes(
     smi: Smi, gpus: Sequence[Gpu], wanted: dict[int, Wanted], types: dict[str, GpuType]
 ) -> list[Change]:
-    """What differs, in index order. Raises MigError when a layout cannot fit, before any change."""
+    """Return the differences, in index order. Raises MigError when a layout cannot fit, before any
+    change."""
     kinds = known_types(gpus, wanted, types, smi)
     for index, kind in kinds.items():
         check(wanted[index], kind)
@@ -125,7 +126,8 @@ def differences(gpus: Sequence[Gpu], wanted: dict[int, Wanted]) -> list[str]:
 
 
 def difference(gpu: Gpu, aim: Wanted) -> str:
-    """How a GPU differs from its layout, "" when it does not: mode, then instances in any order."""
+    """Return how a GPU differs from its layout, "" when it does not: mode, then instances in any
+    order."""
     if gpu.current != aim.mode or gpu.pending != aim.mode:
         wish = "on" if aim.mode else "off"
         return f"GPU {gpu.index}: MIG mode is {mode_words(gpu)}, wanted {wish}"

@@ -159,7 +159,8 @@ def check(wanted: Wanted, kind: GpuType | None) -> None:
 
 
 def misfit(wanted: Wanted, kind: GpuType | None) -> str:
-    """Why a GPU of this type cannot hold the layout; "" when it can, or the type is not known."""
+    """Return why a GPU of this type cannot hold the layout; "" when it can, or the type is not
+    known."""
     if kind is None or not wanted.mode:
         return ""
     names = [profile for profile, _ in wanted.shapes]

@@ -1,6 +1,5 @@
-"""What a code means: name, severity, action. The facts are in `catalog.json` beside this file,
-which is generated from `kiln/facts/knowledge/xid.yaml`.
-"""
+"""Meaning of a code: name, severity, action. The facts are in `catalog.json` beside this file,
+which is generated from `kiln/facts/knowledge/xid.yaml`."""
 
 from __future__ import annotations
 

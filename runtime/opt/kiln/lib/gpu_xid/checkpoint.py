@@ -1,4 +1,5 @@
-"""Where to go on after a restart or a kill -9: the boot id and sequence number of what was read.
+"""Place to go on from after a restart or a kill -9: the boot id and sequence number of what was
+read.
 
 The event log is the checkpoint: each line carries both, and lines are written in the order of the
 kernel. A small position file repeats the newest number, for a log that was moved away meanwhile,

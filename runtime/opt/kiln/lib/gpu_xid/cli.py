@@ -140,7 +140,7 @@ def _tail(options: Namespace) -> int:
 
 
 def _moved(path: str, fd: int, read: int) -> bool:
-    """Whether `path` now names another or a shorter file. False while there is no file."""
+    """Return True if `path` now names another or a shorter file. False while there is no file."""
     try:
         current = os.stat(path)
     except FileNotFoundError:

@@ -91,7 +91,8 @@ def check(given: Any, where: str) -> dict[str, Any]:
 
 
 def _is_code(text: object) -> bool:
-    """Whether this is `xid 63`, the spelling in which events are looked up (not `xid 063`)."""
+    """Return True if this is `xid 63`, the spelling in which events are looked up (not `xid
+    063`)."""
     kind, _, code = text.partition(" ") if isinstance(text, str) else ("", "", "")
     plain = 0 < len(code) < 10 and code.isdecimal() and str(int(code)) == code
     return kind in ("xid", "sxid") and plain

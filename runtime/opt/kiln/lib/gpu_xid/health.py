@@ -75,7 +75,7 @@ def gpu_state(output: str) -> list[Finding]:
 
 
 def registering(output: str) -> bool:
-    """Whether a GPU is still registering with the fabric, by `nvidia-smi -q`."""
+    """Return True if a GPU is still registering with the fabric, by `nvidia-smi -q`."""
     return any(values.get("Fabric/State") == "In Progress" for _, values in _gpus(output))
 
 

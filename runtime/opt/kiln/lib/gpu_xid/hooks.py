@@ -55,7 +55,7 @@ class Spool:
 
 
 def matches(conf: dict[str, Any], line: dict[str, Any]) -> bool:
-    """Whether the hooks run on this event: by severity or code.
+    """Return True if the hooks run on this event: by severity or code.
 
     A GPU that was lost without an Xid matches `xid 79`. Test lines written from user space match
     only if `injected` is set: a drill must not drain a node by accident.

@@ -87,11 +87,10 @@ class Monitor:
             self._meta("config-error", severity="error", raw=problem)
         self.reader.fetch()
         first = self.reader.first_seq
-        if first is not None and first > self.handled + 1:
+        if first is not None:
             self._overrun(self.handled, first, before_start=True)
         self.catching_up = True
         end = time.monotonic() + _CATCH_UP_S
-        self.work()
         while not self.reader.drained and time.monotonic() < end:
             self.work()
         self.catching_up = False

@@ -84,7 +84,7 @@ def pci_address(text: str) -> str | None:
 
 
 def _is_number(text: str) -> bool:
-    """Whether the driver can have printed this number: int() refuses thousands of digits."""
+    """Return True if the driver can have printed this number: int() refuses thousands of digits."""
     return len(text) < 11 and text.isdigit() and text.isascii()
 
 
