@@ -65,13 +65,13 @@ def bake(plan: Plan, packer: Packer, draft: Draft, access: Access, stage: Stage,
             draft.tried(launch.tried("bake", plan.account, answer))
         if again and any(map(message("packer", "unknown_ami").search, result.errors)):
             again = False
-            stage.line("Packer gave up on its AMI, which EC2 did not know yet: baking once more")
+            stage.say("Packer gave up on its AMI, which EC2 did not know yet: baking once more")
             cleanup.remove_images(run.id, target)
             continue
         left = launches_left(left, answer)
         if not (result.exit_status and answer and left) or result.interrupted:
             break
-        stage.line(f"{launch} cannot be had ({answer}): next {left[0]}")
+        stage.say(f"{launch} cannot be had ({answer}): next {left[0]}")
     draft.cut_short = result.cut_short
     if result.interrupted:
         stop.check()
