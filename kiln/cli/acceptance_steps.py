@@ -31,6 +31,7 @@ from kiln.cloud.target import Target
 from kiln.compat.which import rows_for
 from kiln.fleet import machines, status
 from kiln.fleet.document import DOCUMENT
+from kiln.fleet.install import HowToInstall, wait_for_reports
 from kiln.matrix import flags, load
 from kiln.matrix.model import Publish
 from kiln.pipeline.evidence import Evidence, Outcome, StepResult
@@ -48,7 +49,7 @@ _MIG = "p4d.24xlarge"
 _NO_PROFILE = "no instance profile: neither the stack's nor iam_instance_profile"
 # https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html
 _PLAIN = (
-    "resolve:ssm:/aws/service/deeplearning/ami/{arch}/"
+    "/aws/service/deeplearning/ami/{arch}/"
     "base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
 )
 # The log groups of telemetry, unless settings name others.
@@ -363,21 +364,33 @@ def _started(made: Acceptance, **request: Any) -> tuple[str, str]:
     return instance["InstanceId"], instance["ImageId"]
 
 
+def _reachable(made: Acceptance, instance_id: str) -> machines.FleetMachine:
+    """Wait until Systems Manager reaches an instance; before, a command to it is for nobody."""
+    (found,) = machines.find_machines(made.target, {"instance-id": [instance_id]})
+    deadline = time.monotonic() + _PATIENCE
+    while not status.online([found], machines.managed_machines(made.target, [instance_id])):
+        if time.monotonic() > deadline:
+            raise operation_failed(f"Systems Manager does not reach {instance_id}")
+        time.sleep(made.target.wait_seconds)
+    return found
+
+
 def _report(made: Acceptance) -> str:
     """Write a test event as the driver does, and read it and a GPU metric back."""
     if not made.profile or "cloudwatch-agent" not in made.rows[0].components:
         raise SkippedError(f"{_NO_PROFILE}, or no CloudWatch agent on the row")
-    ids, said = [made.launched], "NVRM: Xid (PCI:0000:00:00): 14, pid=1, name=acceptance, "
+    due = {made.launched: status.FleetStatus(_reachable(made, made.launched))}
+    said, began = f"14, pid=1, name={made.name}-{made.launched}, test", utc_now()
     # The agent keeps a file's last line for a while.
-    commands = [f"echo '{said}test {each}' | sudo tee /dev/kmsg" for each in (1, 2)]
-    shell, batch = {"DocumentName": "AWS-RunShellScript"}, (ids, {"commands": commands})
-    machines.run_command(made.target, shell, [batch], patience=_PATIENCE, say=log)
-    settings, deadline = Telemetry(**made.rows[0].telemetry), time.monotonic() + _PATIENCE
-    found = machines.find_machines(made.target, {"instance-id": ids})
-    while not (now := status.fleet_status(made.target, found, settings, log)[0]).reports:
-        if time.monotonic() > deadline:
-            raise operation_failed(f"{made.launched}: {'; '.join(now.lacks)}")
-        time.sleep(made.target.wait_seconds)
+    commands = [f"echo 'NVRM: Xid (PCI:0000:00:0{n}): {said}' >/dev/kmsg" for n in range(2)]
+    shell, batch = {"DocumentName": "AWS-RunShellScript"}, ([made.launched], {"commands": commands})
+    answers = machines.run_command(made.target, shell, [batch], patience=_PATIENCE, say=log)
+    why = [answer.why for answer in answers.values() if not answer.ok]
+    settings = Telemetry(**made.rows[0].telemetry)
+    how = HowToInstall(settings, patience=_PATIENCE)
+    why = why or [*wait_for_reports(made.target, how, due, made.name, began, log).values()]
+    if why:
+        raise operation_failed(f"{made.launched}: {why[0]}")
     return f"a test event in {settings.log_group}, a GPU metric in {settings.namespace}"
 
 
@@ -386,15 +399,21 @@ def _install(made: Acceptance) -> str:
     if not made.profile:
         raise SkippedError(_NO_PROFILE)
     own, kinds = cleanup.tags(made.run.id, **made.account.tags), ("instance", "volume")
-    request = {"ImageId": _PLAIN.format(arch=made.rows[0].arch), **made.network}
+    plain = _PLAIN.format(arch=made.rows[0].arch)
+    with _possible("ParameterNotFound"), aws.explained(f"no AMI: {plain}"):
+        ami_id = aws.ssm(made.target).get_parameter(Name=plain)["Parameter"]["Value"]
+    request = {"ImageId": ami_id, **made.network}
     request |= {"InstanceType": made.types["own"][0], "IamInstanceProfile": {"Name": made.profile}}
     request["TagSpecifications"] = [{"ResourceType": kind, "Tags": own} for kind in kinds]
     instances = telemetry.Instances(_started(made, **request)[0])
     with aws.explained("the documents could not be listed"):
         ours = [{"Key": "Name", "Values": [DOCUMENT]}]
         before = aws.client("ssm", made.target).list_documents(Filters=ours)["DocumentIdentifiers"]
+    settings = Telemetry(**made.rows[0].telemetry)
+    sinks = telemetry.Sinks(settings.namespace, settings.log_group)
     try:
-        return _task(telemetry.install, instances, sinks=telemetry.Sinks(), place=made.place)
+        _reachable(made, instances.targets)
+        return _task(telemetry.install, instances, sinks=sinks, place=made.place)
     finally:
         _task(telemetry.uninstall, instances, clean=not before, place=made.place)
 

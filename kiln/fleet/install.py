@@ -47,6 +47,8 @@ from kiln.telemetry.settings import Telemetry
 
 # Seconds for the document itself: the agent's package, the bundle, systemd.
 _COMMAND = 900.0
+# How far the clock of this machine may be ahead of an instance's: AWS answers no request beyond.
+_AHEAD = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,7 @@ def _run_wave(
     answers = document.run("install", wave.instances, bare, mark=mark, **parameters)
     wave.why = {key: answer.why for key, answer in answers.items() if not answer.ok}
     installed = {key: status for key, status in states.items() if key not in wave.why}
-    wave.why |= _wait_for_reports(document, how, installed, mark, began)
+    wave.why |= wait_for_reports(document.target, how, installed, mark, began, say)
     wave.failed = [key for key in states if key in wave.why]
     wave.ok = [key for key in states if key not in wave.why]
     # What they have now is what a later failure puts back.
@@ -272,17 +274,18 @@ def _run_wave(
     return wave
 
 
-def _wait_for_reports(
-    document: _Document,
+def wait_for_reports(
+    target: Target,
     how: HowToInstall,
     states: Mapping[str, FleetStatus],
     mark: str,
     began: datetime,
+    say: Say,
 ) -> dict[str, str]:
     """Wait until metrics and the test event of each instance are in CloudWatch; return what is
     missing of those that stay away."""
-    target, settings = document.target, how.settings
-    deadline, waits = time.monotonic() + how.patience, reminding(document.say)
+    settings = how.settings
+    deadline, waits = time.monotonic() + how.patience, reminding(say)
     metrics = set() if settings.metrics else set(states)
     events: set[str] = set()
     lost: dict[str, str] = {}
@@ -302,13 +305,13 @@ def _wait_for_reports(
         if not missing:
             return lost
         if time.monotonic() > deadline:
-            late = f"in {how.patience:.0f} s after the installation"
+            late = f"in {how.patience:.0f} s"
             return lost | {key: f"{text} {late}" for key, text in missing.items()}
         waits("; ".join(f"{key}: {text}" for key, text in list(missing.items())[:4]))
         time.sleep(max(target.wait_seconds, 1.0))
         if settings.metrics:
             found = last_metrics(target, settings, list(missing), this_minute)
             metrics |= {key for key, newest in found.items() if newest >= first[key]}
-        events |= arrived_tests(target, settings.log_group, mark, began)
+        events |= arrived_tests(target, settings.log_group, mark, began - _AHEAD)
         states_now = lost_machines(target, list(missing))
         lost |= {key: f"is {state}" for key, state in states_now.items()}

@@ -1,7 +1,8 @@
 """AWS's host names, served by a lab: an HTTPS proxy for programs that use the real ones.
 
 It ends TLS with a certificate of the lab's CA and hands what it hears on to the lab's API, so boto3
-and Packer talk to `ec2.us-east-1.amazonaws.com` as they would in an account.
+and Packer talk to `ec2.us-east-1.amazonaws.com` as they would in an account. Vendors' hosts are the
+lab's mirror.
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ from collections.abc import Callable, Iterator
 from urllib.parse import parse_qsl
 
 from lab.base.settings import Lab
-from lab.vendors.mirror import ca
+from lab.machine import endpoints
+from lab.vendors.mirror import ca, vendor_hosts
 
-_SERVICES = ("ec2", "ssm", "ssmmessages", "sts", "iam", "cloudformation", "logs")
-_REGIONS = ("us-east-1", "us-west-2")
-HOSTS = [f"{service}.{region}.amazonaws.com" for service in _SERVICES for region in _REGIONS]
 CHECK_IP = "checkip.amazonaws.com"
 
 
@@ -33,9 +32,7 @@ def serve(lab: Lab, calls: Calls) -> Iterator[dict[str, str]]:
     `calls` gets the parameters of each call of a query API as it was sent, and of each question for
     this machine's address an entry without any.
     """
-    context = ca.server_context(
-        [*HOSTS, "iam.amazonaws.com", "sts.amazonaws.com", CHECK_IP], lab.shared
-    )
+    context = ca.server_context([*endpoints.certified(), CHECK_IP], lab.shared)
     with _Proxy(lab, context, calls) as proxy:
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         authority = str(ca.ensure(lab.shared).certificate)
@@ -43,6 +40,7 @@ def serve(lab: Lab, calls: Calls) -> Iterator[dict[str, str]]:
             "HTTPS_PROXY": f"http://127.0.0.1:{proxy.server_address[1]}",
             "AWS_CA_BUNDLE": authority,  # botocore
             "SSL_CERT_FILE": authority,  # Go and urllib
+            "REQUESTS_CA_BUNDLE": authority,  # `preflight`
         }
         proxy.shutdown()
 
@@ -64,6 +62,11 @@ class _Tunnel(socketserver.StreamRequestHandler):
             pass
         host = asked[1].decode().rpartition(":")[0]
         self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        if host in vendor_hosts():
+            with socket.create_connection((self.server.lab.gateway, 443)) as mirror:
+                threading.Thread(target=_copy, args=(mirror, self.request), daemon=True).start()
+                _copy(self.request, mirror)
+            return
         # Ignore clients that disconnect in the middle of a request.
         with (
             contextlib.suppress(OSError),

@@ -23,12 +23,15 @@ from typing import Any
 
 import aws_front
 import company
+import fleet_guests
 import pytest
 import yaml
 from conftest import AL2, inventory, plain_client, slim_checkout, users_environment
 
 from kiln.base.progress import Progress
+from kiln.cli.acceptance_steps import usual_row
 from kiln.matrix import load
+from kiln.preflight.ask import demand
 from lab.api import session_token
 from lab.base import settings
 from lab.base.settings import Lab
@@ -402,6 +405,54 @@ def test_acceptance_that_fails_leaves_nothing_behind(
     assert steps["publish"] == ("skipped", "not run: build failed")
     assert [steps[step][0] for step in ("terminate", "retire", "sweep")] == ["passed"] * 3
     assert inventory(ec2) == before
+
+
+@pytest.fixture(scope="module")
+def reporting(
+    checkout: Path, account: dict[str, str], client: Any
+) -> Iterator[Callable[..., dict[str, tuple[str, str]]]]:
+    """`acceptance` that builds, with a quick agent and an instance profile."""
+    target = LabTarget("a test", endpoint=settings.current().endpoint)
+    target.hooks.prepare([usual_row()], Progress(), install=False, own_kernel=False)
+    # The mirror makes a repository when it is asked for it, which takes longer than one waits.
+    for repository in demand(usual_row()).repositories:
+        mirror.find(f"{repository.url}/repodata/repomd.xml")
+    path, keys = checkout / "reporting.yaml", checkout / "kiln/facts/knowledge/keys.yaml"
+    matrix = yaml.safe_load((checkout / "amis.yaml").read_text())
+    for block in (matrix["defaults"], matrix["amis"][0]):
+        block.pop("aws", None)
+    matrix["defaults"]["telemetry"] = {"flush_interval": 2, "interval": 10, "log_group": "/theirs"}
+    path.write_text(yaml.safe_dump(matrix, sort_keys=False))
+    known = yaml.safe_load(keys.read_text())
+    for name, fingerprint in mirror.key_fingerprints().items():
+        known["keys"][name]["fingerprint"] = fingerprint
+    keys.write_text(yaml.safe_dump(known, sort_keys=False))
+    with fleet_guests.role(client, fleet_guests.MANAGED, fleet_guests.REPORTS) as profile:
+        environment = {
+            **account, "KILN_MATRIX": str(path), "KILN_AWS_IAM_INSTANCE_PROFILE": profile,
+        }  # fmt: skip
+
+        def run(*arguments: str) -> Any:
+            return subprocess.run(
+                [sys.executable, "-c", IMPATIENT, *arguments], cwd=checkout, env=environment,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False,
+            )  # fmt: skip
+
+        yield run
+
+
+@pytest.mark.all
+def test_acceptance_builds_and_reports(
+    reporting: Kiln, checkout: Path, ec2: Any, lab: Lab
+) -> None:
+    there = plain_client(lab, "ec2", "us-west-2")
+    before = [inventory(ec2), inventory(there)]
+    place = ("--target", "aws", "--region", "us-east-1", "--second-region", "us-west-2")
+    done = reporting("acceptance", *place, "--json")
+    print(done.stderr)
+    print(done.stdout)
+    assert [inventory(ec2), inventory(there)] == before
+    assert not done.returncode
 
 
 # As in https://github.com/aws/karpenter-provider-aws/issues/7370

@@ -230,7 +230,9 @@ def reporting(client: Client, ids: list[str], commands: list[str]) -> None:
     for each in ids:
         stream = {"logGroupName": group, "logStreamName": each}
         logs.create_log_stream(**stream)
-        logs.put_log_events(**stream, logEvents=[{"timestamp": now * 1000, "message": "{}"}])
+        found = re.search("name=([^,]*)", commands[0])
+        line = json.dumps({"process": found and found[1]})
+        logs.put_log_events(**stream, logEvents=[{"timestamp": now * 1000, "message": line}])
         of_it = {**metric, "Dimensions": [{"Name": "InstanceId", "Value": each}]}
         client("cloudwatch").put_metric_data(Namespace="CWAgent", MetricData=[of_it])
 
@@ -258,15 +260,20 @@ def test_walk_builds_reports_and_deletes_its_stack(
         installed.remove(*found)
         return {}
 
-    def run(target: Target, document: Any, batches: Any, **more: Any) -> None:
+    def run(target: Target, document: Any, batches: Any, **more: Any) -> dict[str, Any]:
         ((ids, parameters),) = batches
         reporting(client, ids, parameters["commands"])
+        return {}
+
+    def managed(target: Target, ids: list[str]) -> dict[str, dict[str, str]]:
+        return {each: {"PingStatus": "Online"} for each in ids}
 
     monkeypatch.setattr("kiln.pipeline.build.build_recipes", built)
     monkeypatch.setattr("kiln.preflight.ask.ask", lambda *_, **more: [])
     monkeypatch.setattr("kiln.base.needs.ensure", lambda *_, **more: None)
     monkeypatch.setattr(machines, "run_command", run)
-    monkeypatch.setattr(acceptance_steps, "_PLAIN", f"resolve:ssm:{AL2}")
+    monkeypatch.setattr(machines, "managed_machines", managed)
+    monkeypatch.setattr(acceptance_steps, "_PLAIN", AL2)
     monkeypatch.setattr("kiln.fleet.install.install_fleet", install)
     monkeypatch.setattr("kiln.fleet.install.uninstall_fleet", uninstall)
     monkeypatch.setattr(shutil, "which", lambda name: name)
