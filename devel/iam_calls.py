@@ -91,6 +91,7 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, int]]:
 _PERMISSIONS = {
     "list_objects_v2": "s3:ListBucket",
     "head_bucket": "s3:ListBucket",
+    "list_buckets": "s3:ListAllMyBuckets",
     "put_public_access_block": "s3:PutBucketPublicAccessBlock",
 }
 

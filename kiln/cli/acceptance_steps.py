@@ -30,7 +30,7 @@ from kiln.cloud import aws, cleanup, images, network, runs, session, stacks
 from kiln.cloud.target import Target
 from kiln.compat.which import rows_for
 from kiln.fleet import machines, status
-from kiln.fleet.document import DOCUMENT
+from kiln.fleet.document import DOCUMENT, fleet_bucket
 from kiln.fleet.install import HowToInstall, wait_for_reports
 from kiln.matrix import flags, load
 from kiln.matrix.model import Publish
@@ -406,9 +406,11 @@ def _install(made: Acceptance) -> str:
     request |= {"InstanceType": made.types["own"][0], "IamInstanceProfile": {"Name": made.profile}}
     request["TagSpecifications"] = [{"ResourceType": kind, "Tags": own} for kind in kinds]
     instances = telemetry.Instances(_started(made, **request)[0])
-    with aws.explained("the documents could not be listed"):
+    stored, s3 = fleet_bucket(made.target), aws.client("s3", made.target)
+    with aws.explained("the documents and buckets could not be listed"):
         ours = [{"Key": "Name", "Values": [DOCUMENT]}]
         before = aws.client("ssm", made.target).list_documents(Filters=ours)["DocumentIdentifiers"]
+        buckets = [each["Name"] for each in s3.list_buckets()["Buckets"]]
     settings = Telemetry(**made.rows[0].telemetry)
     sinks = telemetry.Sinks(settings.namespace, settings.log_group)
     try:
@@ -416,6 +418,10 @@ def _install(made: Acceptance) -> str:
         return _task(telemetry.install, instances, sinks=sinks, place=made.place)
     finally:
         _task(telemetry.uninstall, instances, clean=not before, place=made.place)
+        if not before and stored not in buckets:
+            gone = contextlib.suppress(s3.exceptions.NoSuchBucket)
+            with aws.explained(f"the bucket {stored} could not be deleted"), gone:
+                s3.delete_bucket(Bucket=stored)
 
 
 def _by_session(made: Acceptance) -> str:

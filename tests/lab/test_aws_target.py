@@ -26,7 +26,14 @@ import company
 import fleet_guests
 import pytest
 import yaml
-from conftest import AL2, inventory, plain_client, slim_checkout, users_environment
+from conftest import (
+    AL2,
+    inventory,
+    launching,
+    plain_client,
+    slim_checkout,
+    users_environment,
+)
 
 from kiln.base.progress import Progress
 from kiln.cli.acceptance_steps import usual_row
@@ -321,10 +328,10 @@ def plain(built: Built, checkout: Path, account: dict[str, str]) -> Kiln:
     path.write_text(yaml.safe_dump(matrix, sort_keys=False))
     environment = {**account, "KILN_MATRIX": str(path)}
 
-    def run(*arguments: str, program: Sequence[str] = ("./invoke",)) -> Any:
+    def run(*arguments: str, program: Sequence[str] = ("./invoke",), **more: str) -> Any:
         return subprocess.run(
-            [*program, *arguments], cwd=checkout, env=environment,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+            [*program, *arguments], cwd=checkout, env=environment | more,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False,
         )  # fmt: skip
 
     return run
@@ -362,11 +369,11 @@ main(ns)
 
 
 def acceptance(
-    impatient: Kiln, checkout: Path, ami: str, status: int
+    run: Kiln, checkout: Path, status: int, *flags: str, **more: str
 ) -> dict[str, tuple[str, str]]:
-    """`acceptance` of an AMI that is there; the outcome and detail of each step."""
+    """The outcome and detail of each step of a walk."""
     place = ("--target", "aws", "--region", "us-east-1", "--second-region", "us-west-2")
-    done = impatient("acceptance", *place, "--name", AL2, "--ami", ami, "--json")
+    done = run("acceptance", *place, *flags, "--json", **more)
     assert done.returncode == status, done.stdout + done.stderr
     (file,) = (checkout / "evidence").glob("*-us-east-1.json")
     text = file.read_text()
@@ -383,7 +390,7 @@ def test_acceptance_walks_through_the_account(
 ) -> None:
     there, ami = plain_client(lab, "ec2", "us-west-2"), record(built)["ami_id"]
     before = [inventory(ec2), inventory(there)]
-    steps = acceptance(impatient, checkout, ami, 0)
+    steps = acceptance(impatient, checkout, 0, "--name", AL2, "--ami", ami)
     assert all(outcome != "failed" for outcome, _ in steps.values())
     # Nobody has said that these ran.
     skipped = {step: detail for step, (outcome, detail) in steps.items() if outcome == "skipped"}
@@ -399,7 +406,7 @@ def test_acceptance_that_fails_leaves_nothing_behind(
 ) -> None:
     before, code = inventory(ec2), "UnauthorizedOperation"
     control.order_fault(lab, action="RunInstances", code=code, times=9)
-    steps = acceptance(impatient, checkout, record(built)["ami_id"], 1)
+    steps = acceptance(impatient, checkout, 1, "--name", AL2, "--ami", record(built)["ami_id"])
     assert steps["build"][0] == "failed"
     assert "UnauthorizedOperation" in steps["build"][1]
     assert steps["publish"] == ("skipped", "not run: build failed")
@@ -408,51 +415,94 @@ def test_acceptance_that_fails_leaves_nothing_behind(
 
 
 @pytest.fixture(scope="module")
-def reporting(
-    checkout: Path, account: dict[str, str], client: Any
-) -> Iterator[Callable[..., dict[str, tuple[str, str]]]]:
-    """`acceptance` that builds, with a quick agent and an instance profile."""
-    target = LabTarget("a test", endpoint=settings.current().endpoint)
-    target.hooks.prepare([usual_row()], Progress(), install=False, own_kernel=False)
-    # The mirror makes a repository when it is asked for it, which takes longer than one waits.
-    for repository in demand(usual_row()).repositories:
-        mirror.find(f"{repository.url}/repodata/repomd.xml")
+def profile(client: Any) -> Iterator[str]:
+    """An instance profile that reports and may be managed."""
+    with fleet_guests.role(client, fleet_guests.MANAGED, fleet_guests.REPORTS) as name:
+        yield name
+
+
+# Where `acceptance` finds AWS's image with a driver, which the lab has not.
+WITH_DRIVER = "/tests/with-driver"
+REPORTING = f"""
+from kiln.cli import acceptance_steps
+acceptance_steps._PLAIN = "{WITH_DRIVER}"
+{IMPATIENT}"""
+SILENT = f"""
+from kiln.cli import acceptance_steps as steps
+steps._PATIENCE, reach = 20, steps._reachable
+def silence(made, instance):
+    machine, stop = reach(made, instance), ["systemctl stop amazon-cloudwatch-agent"]
+    shell, batch = {{"DocumentName": "AWS-RunShellScript"}}, ([instance], {{"commands": stop}})
+    steps.machines.run_command(made.target, shell, [batch], patience=60, say=steps.log)
+    return machine
+steps._reachable = silence
+{IMPATIENT}"""
+
+
+def reporting_matrix(checkout: Path) -> Path:
+    """The rows with a quick agent; `preflight` trusts the keys of the lab's mirror."""
     path, keys = checkout / "reporting.yaml", checkout / "kiln/facts/knowledge/keys.yaml"
-    matrix = yaml.safe_load((checkout / "amis.yaml").read_text())
-    for block in (matrix["defaults"], matrix["amis"][0]):
-        block.pop("aws", None)
+    matrix = yaml.safe_load((checkout / "plain.yaml").read_text())
     matrix["defaults"]["telemetry"] = {"flush_interval": 2, "interval": 10, "log_group": "/theirs"}
     path.write_text(yaml.safe_dump(matrix, sort_keys=False))
     known = yaml.safe_load(keys.read_text())
     for name, fingerprint in mirror.key_fingerprints().items():
         known["keys"][name]["fingerprint"] = fingerprint
     keys.write_text(yaml.safe_dump(known, sort_keys=False))
-    with fleet_guests.role(client, fleet_guests.MANAGED, fleet_guests.REPORTS) as profile:
-        environment = {
-            **account, "KILN_MATRIX": str(path), "KILN_AWS_IAM_INSTANCE_PROFILE": profile,
-        }  # fmt: skip
+    target = LabTarget("a test", endpoint=settings.current().endpoint)
+    target.hooks.prepare([usual_row()], Progress(), install=False, own_kernel=False)
+    # The mirror makes a repository when it is asked for it, which takes longer than one waits.
+    for repository in demand(usual_row()).repositories:
+        mirror.find(f"{repository.url}/repodata/repomd.xml")
+    return path
 
-        def run(*arguments: str) -> Any:
-            return subprocess.run(
-                [sys.executable, "-c", IMPATIENT, *arguments], cwd=checkout, env=environment,
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False,
-            )  # fmt: skip
 
-        yield run
+def make_image_with_driver(ec2: Any, ssm: Any, key: tuple[str, Path]) -> None:
+    """Make an AMI with a driver's programs and no agent, and its parameter."""
+    usual = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+    with launching(ec2, key, ssm.get_parameter(Name=usual)["Parameter"]["Value"]) as launch:
+        guest = launch()
+        fleet_guests.lay(guest)
+        image = ec2.create_image(InstanceId=guest.id, Name="with-driver")["ImageId"]
+        ec2.get_waiter("image_available").wait(ImageIds=[image], WaiterConfig={"Delay": 1})
+    ssm.put_parameter(Name=WITH_DRIVER, Value=image, Type="String")
 
 
 @pytest.mark.all
 def test_acceptance_builds_and_reports(
-    reporting: Kiln, checkout: Path, ec2: Any, lab: Lab
+    plain: Kiln, checkout: Path, profile: str, ec2: Any, client: Any, key: Any, lab: Lab
 ) -> None:
-    there = plain_client(lab, "ec2", "us-west-2")
-    before = [inventory(ec2), inventory(there)]
-    place = ("--target", "aws", "--region", "us-east-1", "--second-region", "us-west-2")
-    done = reporting("acceptance", *place, "--json")
-    print(done.stderr)
-    print(done.stdout)
-    assert [inventory(ec2), inventory(there)] == before
-    assert not done.returncode
+    there, ssm = plain_client(lab, "ec2", "us-west-2"), client("ssm")
+    more = {"KILN_MATRIX": str(reporting_matrix(checkout))}
+    make_image_with_driver(ec2, ssm, key)
+
+    def left() -> list[Any]:
+        documents = ssm.list_documents(Filters=[{"Key": "Owner", "Values": ["Self"]}])
+        templates = ec2.describe_launch_templates()["LaunchTemplates"]
+        buckets = [bucket["Name"] for bucket in client("s3").list_buckets()["Buckets"]]
+        held = [inventory(ec2), inventory(there), templates]
+        return [*held, documents["DocumentIdentifiers"], buckets]
+
+    before = left()
+    run = functools.partial(plain, program=(sys.executable, "-c", REPORTING))
+    steps = acceptance(run, checkout, 0, KILN_AWS_IAM_INSTANCE_PROFILE=profile, **more)
+    skipped = {step for step, (outcome, _) in steps.items() if outcome == "skipped"}
+    assert skipped == {"stack", "session", "mig", "delete-stack"}, steps
+    assert steps["report"][1] == "a test event in /theirs, a GPU metric in CWAgent"
+    assert left() == before
+
+
+@pytest.mark.all
+def test_acceptance_with_silent_agent_leaves_nothing(
+    built: Built, plain: Kiln, checkout: Path, profile: str, ec2: Any
+) -> None:
+    before = inventory(ec2)
+    run = functools.partial(plain, program=(sys.executable, "-c", SILENT))
+    flags = ("--name", AL2, "--ami", record(built)["ami_id"])
+    steps = acceptance(run, checkout, 1, *flags, KILN_AWS_IAM_INSTANCE_PROFILE=profile)
+    assert "no test event in /ec2/accelerated/accel-event-log in 20 s" in steps["report"][1]
+    assert steps["fleet"] == ("skipped", "not run: report failed")
+    assert inventory(ec2) == before
 
 
 # As in https://github.com/aws/karpenter-provider-aws/issues/7370
