@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, did_you_mean
 from kiln.cli.options import Place, RecordSettings
 from kiln.cli.output import log, output, table
 from kiln.cli.task import task
@@ -41,7 +41,6 @@ def publish(
     regions: instead of the row's: --regions eu-west-1,us-west-2
     smoke: boot the image of each region and check it before its channel moves
     """
-    from kiln.base import vocabulary
     from kiln.matrix import flags, load
     from kiln.pipeline import verify
     from kiln.publish import lines
@@ -252,7 +251,6 @@ def verify_provenance(ami: str, key: str | None = None, *, place: Place) -> int:
     ami: the AMI, in the region of --region: ami-0123456789abcdef0
     key: the signer's public key (default: that of `publish.sign`): --key key.pem
     """
-    from kiln.base import vocabulary
     from kiln.cloud.images import find_image
     from kiln.publish import lines, provenance
 
@@ -294,7 +292,6 @@ def iam_policy(
     account: only resources of this account: --account 111122223333
     list: show the policies, their tasks and who attaches them
     """
-    from kiln.base.errors import did_you_mean
     from kiln.cloud import iam
     from kiln.publish.regions import require_regions
 

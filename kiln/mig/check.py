@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from gpu_mig.facts import GpuType
 
 
+_config = runtime_module("gpu_mig.config")
+_errors = runtime_module("gpu_mig.errors")
 _placement = runtime_module("gpu_mig.placement")
 _profile = runtime_module("gpu_mig.profile")
-_errors = runtime_module("gpu_mig.errors")
+_smi = runtime_module("gpu_mig.smi")
+_target = runtime_module("gpu_mig.target")
+
+SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.json"
 
 
 def all_layouts(gpu: GpuType, names: Sequence[str] = ()) -> Iterator[tuple[int, ...]]:
@@ -109,16 +114,6 @@ def parse_devices(text: str) -> list[tuple[str, int]]:
     if not any(count for _, count in wanted):
         raise _errors.MigError(f"no instance is requested in {text!r}", "write profile=count")
     return wanted
-
-
-_errors = runtime_module("gpu_mig.errors")
-_profile = runtime_module("gpu_mig.profile")
-_placement = runtime_module("gpu_mig.placement")
-_smi = runtime_module("gpu_mig.smi")
-_target = runtime_module("gpu_mig.target")
-_config = runtime_module("gpu_mig.config")
-
-SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.json"
 
 
 @contextmanager

@@ -165,9 +165,6 @@ class DnfRoot:
         return _run([*self._command, *words])
 
 
-PackageRoot = AptRoot | DnfRoot
-
-
 def most_like(name: str, names: Iterable[str]) -> str:
     """Return the known name with the same first word that is most like this one; empty if none."""
     start = name.split("-", maxsplit=1)[0]
