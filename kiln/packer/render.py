@@ -52,8 +52,8 @@ _FEW = 5
 # Packer uploads these to /var/tmp/kiln, beside the recipe's `files`.
 _UPLOADED = ("provisioners/lib", "runtime")
 
-# The tags of everything that a run creates.
-_TAGS = {
+# The tags of everything that a bake creates.
+BAKE_TAGS = {
     tags.RECIPE: "local.recipe.name",
     tags.DISTRO: "local.recipe.distro.id",
     tags.FLAVOR: "local.recipe.flavor",
@@ -185,7 +185,7 @@ def shared_files(
     values = {
         "checkout": checkout,
         "packer": table("packer"),
-        "tags": {key: templates.Expression(value) for key, value in _TAGS.items()},
+        "tags": {key: templates.Expression(value) for key, value in BAKE_TAGS.items()},
         "uploads": uploads,
         "scripts": scripts,
         "components": steps,

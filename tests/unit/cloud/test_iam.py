@@ -13,11 +13,10 @@ from urllib.request import Request, urlopen
 import pytest
 
 from devel import iam_calls, iam_requests, iam_simulate, packers
-from kiln.base.tags import BAKE_TAGS
 from kiln.cloud import iam
 from kiln.matrix import load
 from kiln.packer import process, program
-from kiln.packer.render import render, write_inputs
+from kiln.packer.render import BAKE_TAGS, render, write_inputs
 
 pytestmark = pytest.mark.slow
 
