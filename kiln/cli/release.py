@@ -292,10 +292,11 @@ def iam_policy(
     account: only resources of this account: --account 111122223333
     list: show the policies, their tasks and who attaches them
     """
+    from kiln import facts
     from kiln.cloud import iam
     from kiln.publish.regions import require_regions
 
-    policies = iam.iam_facts()["policies"]
+    policies = facts.table("iam")["policies"]
     if list:
         rows = [(name, each["tasks"], each["who"]) for name, each in policies.items()]
         output(policies, table(("POLICY", "TASKS", "ATTACHED TO"), rows))
