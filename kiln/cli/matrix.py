@@ -343,7 +343,9 @@ def validate(rows: Rows, no_install: bool = False) -> int:
     output(
         answer,
         *(f"{'INVALID' if found else 'valid'}  {name}" for name, found in results.items()),
-        *errors.findings_lines(errors.by_cause(each for found in results.values() for each in found)),
+        *errors.findings_lines(
+            errors.by_cause(each for found in results.values() for each in found)
+        ),
         f"{valid} of {len(answer)} AMIs have valid HCL; not judged here: whether their versions "
         "exist and work together (./invoke check)",
     )

@@ -82,9 +82,8 @@ def _owners(entry: dict[str, Any]) -> dict[str, Any]:
 def _types(entry: dict[str, Any]) -> dict[str, Any]:
     """The families of the known GPU instance types, and what else may bake."""
     families = {f"{row['type'].split('.')[0]}.*" for row in table("instances")["types"]}
-    return {
-        "StringLike": {"ec2:InstanceType": sorted({*families, *table("iam")["more_instance_types"]})}
-    }
+    more = table("iam")["more_instance_types"]
+    return {"StringLike": {"ec2:InstanceType": sorted({*families, *more})}}
 
 
 # What each word of `only` means: an entry → its condition in IAM's words.
