@@ -442,18 +442,19 @@ def _retire(made: Acceptance) -> str:
     kinds = (channels.image_parameter, channels.release_parameter)
     names = [kind(made.line.name, name) for name in made.line.settings.channels for kind in kinds]
 
-    def retire_there(region: str) -> str:
-        place, done = made.target.in_region(region), list[retire.Going]()
-        with aws.explained(f"the channels could not be deleted in {region}"):
-            aws.ssm(place).delete_parameters(Names=names)
+    def retire_there(there: Target) -> str:
+        done = list[retire.Going]()
+        with aws.explained(f"the channels could not be deleted in {there.region}"):
+            aws.ssm(there).delete_parameters(Names=names)
         for step in get_args(retire.RetireStep)[:3]:
-            own = [retire.Going(each.ami_id, region, step, "") for each in _own(made, place)]
-            done += retire.retire(place, retire.Retirement(tuple(own))).would
+            own = [retire.Going(each.ami_id, there.region, step, "") for each in _own(made, there)]
+            done += retire.retire(there, retire.Retirement(tuple(own))).would
         if errors := dict.fromkeys(each.error for each in done if each.error):
             raise operation_failed("; ".join(errors))
         return ", ".join(each.ami_id for each in done if each.step == "deregister")
 
-    gone = in_regions([made.target.region, made.second_region], retire_there)
+    regions = (made.target.region, made.second_region)
+    gone = in_regions(made.target, regions, retire_there)
     return ", ".join(filter(None, gone.values())) or "no AMI was made"
 
 

@@ -319,6 +319,6 @@ def _on_ec2() -> bool:
 
 
 def paginated(client: Any, operation: str, key: str, **query: Any) -> Iterator[Any]:
-    """Yield what all pages of an operation's answer have under a key."""
-    for page in client.get_paginator(operation).paginate(**query):
-        yield from page[key]
+    """Yield what all pages of an operation's answer have under a key, or at a path such as
+    `Reservations[].Instances`."""
+    yield from client.get_paginator(operation).paginate(**query).search(f"{key}[] || `[]`")

@@ -112,11 +112,10 @@ def list_images(target: Target, **query: Any) -> Iterator[Image]:
     """
     from botocore.exceptions import ClientError
 
-    pages = aws.ec2(target).get_paginator("describe_images")
+    query = {"IncludeDeprecated": True, **query}
     try:
-        for page in pages.paginate(IncludeDeprecated=True, **query):
-            for image in page["Images"]:
-                yield as_image(target.region, image)
+        for image in aws.paginated(aws.ec2(target), "describe_images", "Images", **query):
+            yield as_image(target.region, image)
     except ClientError as error:
         if not aws.is_gone(error):
             raise

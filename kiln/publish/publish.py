@@ -64,8 +64,9 @@ def publish_row(
     images = copies.copy_everywhere(source, line.name, regions, settings, target, say)
     present = former.release if former else None
     in_regions(
-        list({**images, **(present.images if present else {})}),
-        lambda region: copies.take_back(target.in_region(region), line.name, settings.share, say),
+        target,
+        {**images, **(present.images if present else {})},
+        lambda there: copies.take_back(there, line.name, settings.share, say),
     )
     _prepare(source, line, images, target, say)
     if smoke:
@@ -156,20 +157,20 @@ def _prepare(
     """Prepare the image of each region, and read back that consumers may have it."""
     tags = copies.wanted_tags(source, line.name)
 
-    def prepare(region: str) -> list[str]:
-        there = target.in_region(region)
-        image = find_image(there, images[region])
+    def prepare(there: Target) -> list[str]:
+        ami_id = images[there.region]
+        image = find_image(there, ami_id)
         if image is None:
-            return [f"{images[region]} is not there any more"]
+            return [f"{ami_id} is not there any more"]
         copies.prepare_image(there, image, tags, line.settings, say)
         for _ in range(_READS):
-            lacking = copies.not_ready(there, images[region], tags, line.settings)
+            lacking = copies.not_ready(there, ami_id, tags, line.settings)
             if not lacking:
                 break
             time.sleep(target.poll_seconds)
         return lacking
 
-    lacking = in_regions(list(images), prepare)
+    lacking = in_regions(target, images, prepare)
     wrong = [f"{region}: {reason}" for region, reasons in lacking.items() for reason in reasons]
     if wrong:
         raise operation_failed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,13 +17,16 @@ Say = Callable[[str], None]
 _AT_ONCE = 17
 
 
-def in_regions(regions: Sequence[str], ask: Callable[[str], Answer]) -> dict[str, Answer]:
-    """Return the answer of each region, asked side by side. An error names every region in which
-    it failed."""
+def in_regions(
+    target: Target, regions: Iterable[str], ask: Callable[[Target], Answer]
+) -> dict[str, Answer]:
+    """Return the answer of the target in each region, asked side by side. An error names every
+    region in which it failed."""
+    regions = list(regions)
 
     def answer_or_error(region: str) -> Answer | KilnError:
         try:
-            return ask(region)
+            return ask(target.in_region(region))
         except KilnError as error:
             return error
 

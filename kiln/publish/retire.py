@@ -76,18 +76,16 @@ def plan_retirement(
     everywhere = list(dict.fromkeys([target.region, *regions, *released]))
 
     # Each region's own: a line may be baked in another region than the target's.
-    def moves_in(region: str) -> list[_Moves]:
-        there = target.in_region(region)
+    def moves_in(there: Target) -> list[_Moves]:
         return [
             (holding, list(channels.past(there, holding.line, holding.channel)))
             for holding in channels.all_held(there)
         ]
 
-    moves = in_regions(everywhere, moves_in)
+    moves = in_regions(target, everywhere, moves_in)
     held = _held([move for each in moves.values() for move in each], settings)
-    plans = in_regions(
-        everywhere, lambda region: _plan_region(target.in_region(region), held, settings, ask)
-    ).values()
+    plan = partial(_plan_region, held=held, settings=settings, ask=ask)
+    plans = in_regions(target, everywhere, plan).values()
     fates = [fate for each, _ in plans for fate in each]
     return Retirement(
         tuple(fate for fate in fates if fate.step != "keep"),
@@ -284,10 +282,9 @@ def _value(target: Target, name: str) -> str:
 def _resources(target: Target) -> Iterator[tuple[Any, str]]:
     """Yield what can name an AMI in the target's region, and what it is called."""
     ec2, scaling = aws.ec2(target), aws.client("autoscaling", target)
-    for reservation in aws.paginated(ec2, "describe_instances", "Reservations"):
-        for instance in reservation["Instances"]:
-            if instance["State"]["Name"] != "terminated":
-                yield instance, f"instance {instance['InstanceId']}"
+    for instance in aws.paginated(ec2, "describe_instances", "Reservations[].Instances"):
+        if instance["State"]["Name"] != "terminated":
+            yield instance, f"instance {instance['InstanceId']}"
     versions = partial(aws.paginated, ec2, "describe_launch_template_versions", _VERSIONS)
     for template in aws.paginated(ec2, "describe_launch_templates", "LaunchTemplates"):
         name = template["LaunchTemplateName"]

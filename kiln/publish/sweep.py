@@ -47,16 +47,15 @@ def leftovers(
     """
     before = utc_now() - older_than
 
-    def find(region: str) -> list[Leftover]:
-        there = target.in_region(region)
-        with aws.explained(f"what runs have left could not be listed in {region}"):
+    def find(there: Target) -> list[Leftover]:
+        with aws.explained(f"what runs have left could not be listed in {there.region}"):
             return [
-                Leftover(region, kind, resource, run)
+                Leftover(there.region, kind, resource, run)
                 for kind, resource, run in _resources(there)
                 if (run == run_id if run_id else _began_before(run, before))
             ]
 
-    by_region = in_regions(regions, find)
+    by_region = in_regions(target, regions, find)
     return [leftover for region in regions for leftover in by_region[region]]
 
 
@@ -95,10 +94,9 @@ def _resources(target: Target) -> Iterator[tuple[str, str, str]]:
     def listed(operation: str, key: str, **query: Any) -> Iterator[Any]:
         return aws.paginated(ec2, operation, key, **{"Filters": ours, **query})
 
-    for reservation in listed("describe_instances", "Reservations"):
-        for instance in reservation["Instances"]:
-            if instance["State"]["Name"] not in ("terminated", "shutting-down"):
-                yield "instance", instance["InstanceId"], _run(instance)
+    for instance in listed("describe_instances", "Reservations[].Instances"):
+        if instance["State"]["Name"] not in ("terminated", "shutting-down"):
+            yield "instance", instance["InstanceId"], _run(instance)
     snapshots = list(listed("describe_snapshots", "Snapshots", OwnerIds=["self"]))
     # After the snapshots, so that the AMI of each is there already; also AMIs that are not ours,
     # which somebody has registered with a snapshot of ours.
