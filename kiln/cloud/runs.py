@@ -17,7 +17,7 @@ from typing import IO, Annotated
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kiln.base import processes, vocabulary
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError, first_mistake, operation_failed
 from kiln.base.paths import ROOT, build_dir, remove_short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Progress
@@ -165,9 +165,7 @@ def _read_state(path: Path) -> State:
     try:
         state = State.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole file"
-        raise KilnError(f"not the state of a run: `{where}`: {first['msg']}") from None
+        raise KilnError(f"not the state of a run: {first_mistake(error)}") from None
     if state.run_id != path.parent.name:
         raise KilnError(f"`run_id` {state.run_id} is not the name of its folder")
     return state

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from kiln import components, facts
 from kiln.base import needs, vocabulary
 from kiln.base.account import Account
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError, first_mistake, operation_failed
 from kiln.base.paths import build_dir
 from kiln.base.processes import Stop, StoppedError, on_signals
 from kiln.base.progress import Progress
@@ -179,11 +179,8 @@ def recipe_on(machine: Machine, name: str) -> Recipe:
     try:
         recipe = Recipe.model_validate({**data, "row": {"file": file, "line": 1, "index": 0}})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise operation_failed(
-            f"{file}: `{'.'.join(map(str, first['loc']))}`: {first['msg']}",
-            hint="verify it in the checkout that built it",
-        ) from None
+        hint = "verify it in the checkout that built it"
+        raise operation_failed(f"{file}: {first_mistake(error)}", hint=hint) from None
     require_components(recipe, name)
     return recipe
 
