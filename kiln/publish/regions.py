@@ -22,26 +22,16 @@ def in_regions(
 ) -> dict[str, Answer]:
     """Return the answer of the target in each region, asked side by side. An error names every
     region in which it failed."""
-    regions = list(regions)
-
-    def answer_or_error(region: str) -> Answer | KilnError:
-        try:
-            return ask(target.in_region(region))
-        except KilnError as error:
-            return error
-
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        answers = dict(zip(regions, pool.map(answer_or_error, regions), strict=True))
-    failed = [answer for answer in answers.values() if isinstance(answer, KilnError)]
-    if failed:
+        answers = {region: pool.submit(ask, target.in_region(region)) for region in regions}
+    errors = [answer.exception() for answer in answers.values()]
+    if failed := [error for error in errors if isinstance(error, KilnError)]:
         raise KilnError(
             "\n".join(dict.fromkeys(error.message for error in failed)),
             hint="; ".join(dict.fromkeys(error.hint for error in failed if error.hint)),
             exit_status=min(error.exit_status for error in failed),
         )
-    return {
-        region: answer for region, answer in answers.items() if not isinstance(answer, KilnError)
-    }
+    return {region: answer.result() for region, answer in answers.items()}
 
 
 def answering(target: Target) -> Target:
