@@ -75,10 +75,6 @@ def _statement(entry: dict[str, Any]) -> dict[str, Any]:
     return statement
 
 
-def _owners(entry: dict[str, Any]) -> dict[str, Any]:
-    return {"StringEquals": {"ec2:Owner": table("iam")["owners"]}}
-
-
 def _types(entry: dict[str, Any]) -> dict[str, Any]:
     """The families of the known GPU instance types, and what else may bake."""
     families = {f"{row['type'].split('.')[0]}.*" for row in table("instances")["types"]}
@@ -93,5 +89,5 @@ _CONDITIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "at_creation": lambda entry: {"StringEquals": {"ec2:CreateAction": entry["creating"]}},
     "regions": lambda entry: {"StringEquals": {"aws:RequestedRegion": table("iam")["regions"]}},
     "types": _types,
-    "owners": _owners,
+    "owners": lambda entry: {"StringEquals": {"ec2:Owner": table("iam")["owners"]}},
 }
