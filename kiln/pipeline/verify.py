@@ -155,7 +155,7 @@ def attaches_efa(record: Record) -> bool:
     """Return True if the checked instance gets an EFA interface: one of an image with EFA, on a
     type whose first network card has it."""
     kind = facts.instances().get(str(record.verify_instance_type))
-    return bool(record.recipe.efa and kind and kind.efa_on_first_card)
+    return bool(record.recipe.efa and kind and kind.efa_published and 0 in kind.efa_cards)
 
 
 def tag_verdict(
