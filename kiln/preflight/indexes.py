@@ -78,10 +78,6 @@ class Fetcher:
             str(folder / "http"), backend="sqlite", serializer="json", always_revalidate=True
         )
 
-    def place(self, url: str) -> str:
-        """Return where a URL is fetched from: a mirror, or the URL itself."""
-        return mirrored(url)
-
     def get(self, url: str) -> bytes:
         """Return the file at a URL."""
         return self._answer("GET", url, self._kept).content
@@ -106,7 +102,7 @@ class Fetcher:
     def _answer(
         self, method: str, url: str, session: requests.Session | None = None, stream: bool = False
     ) -> requests.Response:
-        place = self.place(url)
+        place = mirrored(url)
         send = session.request if session else requests.request
         try:
             answer = send(
@@ -170,12 +166,12 @@ def ask_repository(repository: Repository, fetcher: Fetcher, folder: Path) -> In
 def _resolved(repository: Repository, fetcher: Fetcher) -> Repository:
     """Return the repository at the address that apt or dnf is given."""
     if not repository.mirror_list:
-        return replace(repository, url=fetcher.place(repository.url))
+        return replace(repository, url=mirrored(repository.url))
     lines = fetcher.get(repository.url).decode(errors="replace").split()
     urls = [line for line in lines if re.fullmatch(vocabulary.URL.pattern, line)]
     if not urls:
-        raise NotThereError(f"{fetcher.place(repository.url)}: the mirror list names no mirror")
-    return replace(repository, url=fetcher.place(urls[0].rstrip("/")))
+        raise NotThereError(f"{mirrored(repository.url)}: the mirror list names no mirror")
+    return replace(repository, url=mirrored(urls[0].rstrip("/")))
 
 
 def _check_signatures(repository: Repository, fetcher: Fetcher, keyring: Path) -> None:
