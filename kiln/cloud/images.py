@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import vocabulary
 from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
+from kiln.base.tags import LINE, RECIPE, RETIRING, RUN_ID
 from kiln.base.vocabulary import as_time, read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import ParentAmi, Target
@@ -60,11 +60,6 @@ class Image:
         """True if it is deprecated, by `retire` or because its date has passed."""
         passed = self.deprecated is not None and self.deprecated <= utc_now()
         return self.retiring or passed
-
-    @property
-    def kept_by_tag(self) -> bool:
-        """True if somebody has tagged it kiln:keep."""
-        return KEEP in self.tags
 
 
 def find_image(target: Target, ami_id: str) -> Image | None:

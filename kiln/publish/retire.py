@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.tags import RECIPE, RETIRING
+from kiln.base.tags import KEEP, RECIPE, RETIRING
 from kiln.base.vocabulary import as_time, read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, own_images
@@ -125,8 +125,8 @@ def _guarded(image: Image, users: Sequence[str]) -> str:
     if users:
         more = f" and {len(users) - 3} more" if len(users) > 3 else ""
         return f"used by {', '.join(users[:3])}{more}"
-    if image.kept_by_tag:
-        return "tagged kiln:keep"
+    if KEEP in image.tags:
+        return f"tagged {KEEP}"
     if image.protected and image.retiring:
         return "protected from deregistration by somebody since it was deprecated"
     if image.protected and image.line is None:
