@@ -9,7 +9,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from kiln.base.errors import KilnError
@@ -146,22 +147,31 @@ def start(
 
 
 @contextlib.contextmanager
-def ending(process: subprocess.Popen[str], stop: Stop) -> Iterator[None]:
+def beside(work: Callable[[threading.Event], None], *, joined: bool = False) -> Iterator[None]:
+    """While inside, `work` goes on in a thread: until the event is set that it gets. Unless
+    `joined`, it may outlast the block."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if joined:
+            thread.join()
+
+
+def ending(process: subprocess.Popen[str], stop: Stop) -> AbstractContextManager[None]:
     """While inside, kill a process (a session leader) and its group as soon as `stop` is set."""
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         while process.poll() is None and not over.is_set():
             if stop.is_set():
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             over.wait(_POLL_SECONDS)
 
-    over = threading.Event()
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
+    return beside(watch)
 
 
 def run_environment(run_id: str) -> dict[str, str]:

@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TextIO
 
+from kiln.base.processes import beside
 from kiln.base.vocabulary import printable
 
 _INDENT = "      "
@@ -63,7 +65,8 @@ class Progress:
                     from rich.console import Console
 
                     running.enter_context(Console(file=self._out).status(f"{name} …"))
-                running.enter_context(self._reminding(stage))
+                # Joined, so that no line about the stage follows the line about its end.
+                running.enter_context(beside(partial(self._remind, stage), joined=True))
                 yield stage
             failed = False
         finally:
@@ -75,23 +78,10 @@ class Progress:
             with contextlib.suppress(OSError) if failed else contextlib.nullcontext():
                 self._print(f"{self._label}{mark:<6} {name:<28} {took:6.1f} s{note}")
 
-    @contextlib.contextmanager
-    def _reminding(self, stage: Stage) -> Iterator[None]:
-        """While inside, say every `reminder` seconds what the stage waits for."""
-
-        def remind() -> None:
-            while not over.wait(self._reminder):
-                self._print(f"{self._label}{'':<6} {stage.reminder()}")
-
-        over = threading.Event()
-        thread = threading.Thread(target=remind, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            # So that no line about the stage follows the line about its end.
-            thread.join()
+    def _remind(self, stage: Stage, over: threading.Event) -> None:
+        """Say every `reminder` seconds what the stage waits for."""
+        while not over.wait(self._reminder):
+            self._print(f"{self._label}{'':<6} {stage.reminder()}")
 
     def _print(self, text: str) -> None:
         # A single write: print writes the newline separately, and rows built in parallel would mix.

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated
@@ -221,10 +222,9 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
             run.mark_clean()
 
 
-@contextlib.contextmanager
 def watching(
     run_id: str, target: Target, stop: Stop, *, every: float | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """While inside, give `stop` up as soon as EC2 cannot answer the run's questions any more.
 
     That is when the target is gone, or when EC2 refuses twice in a row with an error that asking
@@ -234,7 +234,7 @@ def watching(
     """
     seconds = every or max(target.wait_seconds, _EVERY)
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         refusals = 0
         while not over.wait(seconds) and not stop.is_given_up:
             if gone := target.hooks.gone():
@@ -245,13 +245,8 @@ def watching(
             if refused and refusals >= _REFUSALS:
                 stop.give_up(refused, grace=_GRACE)
 
-    over = threading.Event()
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        # Not joined: a question without an answer may last a minute.
-        over.set()
+    # Not joined: a question without an answer may last a minute.
+    return processes.beside(watch)
 
 
 def _refusal(run_id: str, target: Target) -> KilnError | None:
