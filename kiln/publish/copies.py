@@ -73,7 +73,7 @@ def copy_everywhere(
     images = in_regions(target, regions, start)
     for region in (each for each in images if each != source.region):
         say(f"{region}: waits for {images[region]}")
-        _wait(target.in_region(region), images[region])
+        wait_for_copy(target.in_region(region), images[region])
         say(f"{region}: {images[region]} is available")
     return images
 
@@ -139,7 +139,7 @@ def _appears(target: Target, ami_id: str) -> bool:
     return True
 
 
-def _wait(target: Target, ami_id: str) -> None:
+def wait_for_copy(target: Target, ami_id: str) -> None:
     """Wait until a copy is available. EC2 may not show it at once."""
     ec2 = aws.ec2(target)
     waits = {"image_exists": 600, "image_available": _COPY_TIMEOUT}
