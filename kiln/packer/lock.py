@@ -19,10 +19,9 @@ from kiln import facts
 from kiln.base import overlay, paths, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.components import Download, Step
+from kiln.components import Download, Step, steps
 from kiln.facts import table
 from kiln.facts.packages import BYTES, KEY, RESTORE, SEEN_BY, SIGNATURE, read_lock_file
-from kiln.packer.render import filled
 
 _HEAD = """\
 # Exactly which bytes a bake downloads. Made from amis.yaml and kiln/facts/knowledge/downloads.yaml
@@ -80,14 +79,14 @@ def wanted(recipes: Iterable[Recipe], current: Lock) -> dict[str, Any]:
     artifacts: dict[str, dict[str, Any]] = {}
     repositories: dict[str, dict[str, Any]] = {}
     for recipe in recipes:
-        steps = filled(recipe)
-        for step in steps:
+        baked = steps(recipe)
+        for step in baked:
             for download in step.downloads:
                 artifacts[download.url] = artifacts.get(download.url) or {
                     "url": download.url,
                     **_identity(step, download, recipe, entries.get(download.url, {})),
                 }
-        for url, signed_by, packages in _repository_packages(steps, recipe):
+        for url, signed_by, packages in _repository_packages(baked, recipe):
             repository = repositories.setdefault(
                 url, {"repository": url, "signed_by": signed_by, "packages": set()}
             )

@@ -85,7 +85,7 @@ class Rendered:
 
         Of `shared` there is only what this recipe uses: its provisioners, its hashes, its keys.
         """
-        steps = filled(self.recipe)
+        steps = components.steps(self.recipe)
         hashes = packages.locked_hashes()
         urls = [download.url for step in steps for download in step.downloads]
         shared = shared_files(
@@ -115,7 +115,7 @@ def render(recipe: Recipe) -> Rendered:
 
     Refuses a component without provisioner, or with other variables than its script declares.
     """
-    steps = filled(recipe)
+    steps = components.steps(recipe)
     for step in steps:
         path = overlay.provisioner_file(step.name)
         if not path.is_file():
@@ -198,11 +198,6 @@ def shared_files(
     }
     old = templates.render("packer/source.pkr.hcl.j2", plugin=False, **values)
     return {**texts, f"{FOLDER_1_6}/source.pkr.hcl": old}
-
-
-def filled(recipe: Recipe) -> list[Step]:
-    """Return what the recipe's components do for it, in bake order."""
-    return [components.get(name).for_recipe(recipe) for name in recipe.components]
 
 
 def uploaded_files(recipe: Recipe) -> dict[str, Path]:
