@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from kiln.base.errors import KilnError
 
@@ -122,6 +123,13 @@ def on_signals(stop: Stop, first: str = _FIRST, again: str = _AGAIN) -> Iterator
 # Marks the environment of every process that a run starts: a later run finds leftovers by it.
 _MARK = "KILN_RUN_ID"
 _POLL_SECONDS = 0.1
+
+
+def run(command: Sequence[str | Path], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, its outputs as text. It reads no input."""
+    text = {"text": True, "encoding": "utf-8", "errors": "replace"}
+    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, **text, **more}
+    return subprocess.run(command, check=False, **how)
 
 
 def start(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -140,17 +139,8 @@ def require_match(keyword: str | None) -> None:
 
 def _collected(*arguments: str, **environment: str) -> tuple[int, list[str]]:
     """Return pytest's exit status, and its lines: one for each check that it would run."""
-    done = subprocess.run(
-        [*_pytest(), "--collect-only", "-q", "--disable-warnings", *arguments],
-        cwd=ROOT,
-        env=_environment() | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
+    command = [*_pytest(), "--collect-only", "-q", "--disable-warnings", *arguments]
+    done = processes.run(command, cwd=ROOT, env=_environment() | environment)
     return done.returncode, (done.stdout + done.stderr).strip().splitlines()
 
 

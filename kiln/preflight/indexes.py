@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from kiln.base import vocabulary
+from kiln.base import processes, vocabulary
 from kiln.base.account import mirrored
 from kiln.components.package_repositories import Repository
 from kiln.facts.tables import http_reason
@@ -229,7 +228,7 @@ def check_signature(keyring: Path, *files: Path) -> None:
     for each release. NotSignedError has gpgv's own words.
     """
     command = ["gpgv", "--status-fd", "1", "--keyring", str(keyring.absolute()), *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = processes.run(command)
     words = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("[GNUPG:] ")]
     if "VALIDSIG" not in words or "BADSIG" in words:
         lines = [line.removeprefix("gpgv: ").strip() for line in done.stderr.splitlines()]
@@ -242,7 +241,7 @@ def _key_files(file: Path, folder: Path) -> Sequence[Path]:
     if file.read_bytes()[:8] != b"!<arch>\n":
         return [file]
     command = ["dpkg-deb", "-x", str(file), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = processes.run(command)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["dpkg-deb failed"])[-1]
         raise NotSignedError(f"the keyring package cannot be unpacked: {reason[:300]}")
@@ -265,4 +264,4 @@ def _fingerprints(home: Path) -> set[str]:
 def _gpg(home: Path, *words: str) -> str:
     # No agent: it would stay behind, and public keys need none.
     command = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--no-autostart", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return processes.run(command).stdout
