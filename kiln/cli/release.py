@@ -49,8 +49,7 @@ def publish(
     (recipe,) = flags.select(load.load_recipes(), name=name)
     settings = lines.with_regions(load.load_publishing()[recipe.name], regions)
     line = lines.Line(recipe, settings)
-    if ami is not None:
-        vocabulary.AMI_ID.required(ami, "--ami")
+    vocabulary.AMI_ID.optional(ami, "--ami")
     target = place.choose()
     boot = verify.smoke_test(install=not no_install) if smoke else None
     bucket = records.open_bucket(target, recipe)
@@ -109,8 +108,7 @@ def rollback(line: str, channel: str, to: str | None = None, why: str = "", *, p
     from kiln.publish.promote import roll_back
 
     row = load_line(line)
-    if to is not None:
-        vocabulary.AMI_ID.required(to, "--to")
+    vocabulary.AMI_ID.optional(to, "--to")
     back = roll_back(row, channel, place.choose(), to=to, why=why, say=log)
     text = f"{channel} of {line} holds {back.release.ami_name} again"
     output(back.steps, text)
@@ -221,8 +219,7 @@ def sweep(
 
     if older_than < 1:
         raise KilnError("--older-than is at least 1: a younger run may be at work")
-    if run is not None:
-        vocabulary.RUN_ID.required(run, "--run")
+    vocabulary.RUN_ID.optional(run, "--run")
     named = named_regions(regions) if regions is not None else None
     target = place.choose_running()
     everywhere = named or sweeping.regions_of_account(target)
@@ -303,8 +300,7 @@ def iam_policy(
         return
     if task not in policies:
         raise KilnError(f"there is no policy for {task}", hint=did_you_mean(task, policies))
-    if account is not None:
-        vocabulary.ACCOUNT.required(account, "--account")
+    vocabulary.ACCOUNT.optional(account, "--account")
     chosen = require_regions(regions.split(","), "--regions") if regions else []
     part = "statements" if task == "build" else task
     document = iam.policy(part, regions=chosen, account=account or "")
