@@ -108,13 +108,6 @@ def _session(*, configured: bool) -> Any:
     return Session({**defaults, "config_file": no_file, "credentials_file": no_file})
 
 
-def forget_clients() -> None:
-    """Make the next clients read the credentials and settings of the environment again."""
-    client.cache_clear()
-    s3.cache_clear()
-    _session.cache_clear()
-
-
 def ec2(target: Endpoint, *, attempts: int = 6) -> EC2Client:
     """An EC2 client for the target's region."""
     made: EC2Client = client("ec2", target, attempts)
