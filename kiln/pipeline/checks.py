@@ -88,7 +88,7 @@ def expectations(
     after them, and looked at again. `efa_attached`: it was launched with an EFA interface.
     `restart` (instance_id, region, ssh_interface): it is stopped, started and looked at again.
     """
-    kind = instances().get(instance_type)
+    kind, flavors = instances().get(instance_type), table("distros")["flavors"]
     gpu = kind and {
         "count": kind.gpu_count,
         "name": kind.product,
@@ -111,15 +111,9 @@ def expectations(
         "restart": restart,
         "own_kernel": own_kernel,
         "boot_budget": table("boot"),
-        "needs_cluster": units_that_need_a_cluster(recipe.flavor),
+        # The parent's units that fail on an instance without a cluster.
+        "needs_cluster": flavors.get(recipe.flavor, {}).get("needs_cluster", []),
     }
-
-
-def units_that_need_a_cluster(flavor: str) -> list[str]:
-    """Return the parent's units that fail on an instance without a cluster, as the checked one."""
-    entry = table("distros")["flavors"].get(flavor, {})
-    units: list[str] = entry.get("needs_cluster", [])
-    return units
 
 
 def require_match(keyword: str | None) -> None:

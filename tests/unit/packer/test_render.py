@@ -58,7 +58,7 @@ def test_digest_has_hashes_of_own_downloads_only(
     before = recipe_digest(recipes[0])
     monkeypatch.setattr(packages, "locked_hashes", lambda: {"https://other": "cd34"})
     assert recipe_digest(recipes[0]) == before
-    urls = [d.url for c in render.filled(recipes[0]) for d in c.downloads]
+    urls = [d.url for c in components.steps(recipes[0]) for d in c.downloads]
     monkeypatch.setattr(packages, "locked_hashes", lambda: {urls[0]: "ab12"})
     assert recipe_digest(recipes[0]) != before
 
