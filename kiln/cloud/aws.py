@@ -212,6 +212,18 @@ def explained(what: str) -> Iterator[None]:
         raise operation_failed(f"{what}: {error}", hint=hint_in(str(error))) from None
 
 
+@contextmanager
+def tolerated(accepted: Callable[[ClientError], bool]) -> Iterator[None]:
+    """End the block without an error where AWS answers with one that is accepted."""
+    from botocore.exceptions import ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        if not accepted(error):
+            raise
+
+
 # botocore's words for a state that is not the one waited for, and for one that it calls a failure.
 _PENDING = ("Max attempts exceeded", "terminal failure state")
 

@@ -109,15 +109,9 @@ def _noted(done: Removal, *left: str) -> Iterator[None]:
 
     A resource that no longer exists is not a failure.
     """
-    from botocore.exceptions import ClientError
-
     try:
-        with aws.explained("not removed"):
-            try:
-                yield
-            except ClientError as error:
-                if not is_not_there(error):
-                    raise
+        with aws.explained("not removed"), aws.tolerated(is_not_there):
+            yield
     except KilnError as error:
         done.failures.append(str(error))
         done.left += left

@@ -105,15 +105,10 @@ def list_images(target: Target, **query: Any) -> Iterator[Image]:
 
     EC2's errors are botocore's.
     """
-    from botocore.exceptions import ClientError
-
     query = {"IncludeDeprecated": True, **query}
-    try:
+    with aws.tolerated(aws.is_gone):
         for image in aws.paginated(aws.ec2(target), "describe_images", "Images", **query):
             yield as_image(target.region, image)
-    except ClientError as error:
-        if not aws.is_gone(error):
-            raise
 
 
 def as_image(region: str, image: ImageTypeDef) -> Image:

@@ -127,15 +127,10 @@ def _run(resource: Any) -> str:
 
 def _remove(target: Target, leftover: Leftover) -> None:
     """Remove it, if it is still there."""
-    from botocore.exceptions import ClientError
-
     ec2 = aws.ec2(target)
-    try:
+    with aws.tolerated(is_not_there):
         if leftover.kind == "instance":
             ec2.terminate_instances(InstanceIds=[leftover.id])
             ec2.get_waiter("instance_terminated").wait(InstanceIds=[leftover.id])
         else:
             delete_resource(ec2, Resource(leftover.kind, leftover.id))
-    except ClientError as error:
-        if not is_not_there(error):
-            raise
