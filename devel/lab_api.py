@@ -137,7 +137,7 @@ def fork() -> None:
         # Moto reads the list of public AMIs, the same for each lab, when it is loaded.
         public = public_images.public_images(load_recipes())
         server.configure_moto(settings.Lab(54, Path(folder)), public)
-        for module in ("moto.machines", "moto.ssm.front"):
+        for module in ("moto.machines", "moto.ssm.models"):
             import_module(f"lab.{module}")
         import_module("moto.moto_server.werkzeug_app")
         gc.freeze()

@@ -114,6 +114,10 @@ class Stage:
         seconds = self._clock() - self._since
         return f"waiting for {self._what}: {seconds:.0f} s{self._limit}"
 
+    def say(self, text: str) -> None:
+        """Print a line about the stage, on a pipe too."""
+        self._progress._print(f"{self._progress._label}{'':<6} {text}")
+
     def line(self, text: str) -> None:
         """Show a tool's output, indented; on a pipe only the log has it."""
         if self._live:

@@ -26,14 +26,17 @@ _STYLES = {"verified": "green", "failed": "red", "unverified": "yellow"}
 
 
 @task("Matrix", "list")
-def list_(rows: Rows, records: RecordSettings) -> None:
-    """Show the AMIs of the matrix and their last builds."""
+def list_(rows: Rows, records: RecordSettings, wide: bool = False) -> None:
+    """Show the AMIs of the matrix and their last builds.
+
+    wide: also show NCCL and EFA
+    """
     from kiln.pipeline import records as kept
 
     recipes = rows.select()
     records.fetch_newest([recipe.name for recipe in recipes])
     last = {recipe.name: kept.last(recipe.name) for recipe in recipes}
-    show_rows(recipes, last, _gone(last.values()))
+    show_rows(recipes, last, _gone(last.values()), wide=wide)
 
 
 def _gone(records: Iterable[Record | None]) -> set[str]:
@@ -56,10 +59,17 @@ def _gone(records: Iterable[Record | None]) -> set[str]:
 
 
 def show_rows(
-    recipes: Sequence[Recipe], records: Mapping[str, Record | None], gone: Collection[str] = ()
+    recipes: Sequence[Recipe],
+    records: Mapping[str, Record | None],
+    gone: Collection[str] = (),
+    *,
+    wide: bool = False,
 ) -> None:
     """Print what is on each AMI, and its last build: `records` by the recipe's name."""
     fields = ("driver", "kernel_module", "cuda", "nccl", "efa", "flavor", "arch")
+    headings = {"name": "AMI", "distro": "distro", "driver": "driver", "kernel_module": "module"}
+    headings |= {"cuda": "CUDA"} | ({"nccl": "NCCL", "efa": "EFA"} if wide else {})
+    headings |= {"flavor": "flavor", "arch": "arch"}
     rows, cells = [], []
     for recipe in recipes:
         record = records.get(recipe.name)
@@ -70,13 +80,11 @@ def show_rows(
         row: dict[str, Any] = {"name": recipe.name, "distro": recipe.distro.id}
         row |= {name: getattr(recipe, name) for name in fields}
         shown = " ".join(filter(None, [status, ami_id, (finished or "")[:10]]))
-        cells.append(
-            [*(value or "-" for value in row.values()), (shown, _STYLES.get(status, "dim"))]
-        )
+        texts = [row[name] or "-" for name in headings]
+        cells.append([*texts, (shown, _STYLES.get(status, "dim"))])
         build = {"status": status, "finished": finished, "ami_id": ami_id}
         rows.append({**row, "last_build": build})
-    headings = ("AMI", "distro", "driver", "module", "CUDA", "NCCL", "EFA", "flavor", "arch")
-    output(rows, table((*headings, "last build"), cells))
+    output(rows, table((*headings.values(), "last build"), cells))
 
 
 @dataclass(frozen=True)

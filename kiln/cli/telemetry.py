@@ -128,7 +128,7 @@ def install(
     bucket: str | None = None,
     interval: int = 60,
     flush_interval: int = 60,
-    patience: str = "15",
+    timeout: str = "15",
     *,
     sinks: Sinks,
     place: Place,
@@ -144,7 +144,7 @@ def install(
     bucket: S3 bucket for the installer (default: ami-kiln-fleet-ACCOUNT-REGION): --bucket my-bucket
     interval: seconds between two measurements: --interval 60
     flush_interval: seconds between two calls of the agent: --flush-interval 60
-    patience: minutes that a wave waits for metrics and test events: --patience 15
+    timeout: minutes that a wave waits for metrics and test events: --timeout 15
     """
     from kiln.fleet import install as installing
     from kiln.fleet.document import fleet_bucket
@@ -152,7 +152,7 @@ def install(
     settings = _settings(profile, interval=interval, flush_interval=flush_interval, **vars(sinks))
     installing.plan_waves([], waves)
     installing.allowed_errors(max_errors, 1)
-    seconds = positive_number(patience, "--patience") * 60
+    seconds = positive_number(timeout, "--timeout") * 60
     target, machines = instances.find(place, bucket)
     if not machines:
         raise KilnError(f"--targets {instances.targets}: no such instance runs in {target.where}")

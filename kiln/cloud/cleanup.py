@@ -95,12 +95,27 @@ def remove(
             done.left.append(str(resource))
             continue
         with _noted(done, str(resource)):
-            if not resource.tagged:
-                # docs/iam-policy.json allows removal only of resources tagged with a run id.
-                client.create_tags(Resources=[resource.id], Tags=tags(run_id))
-            delete_resource(client, resource, hurried=lambda: not patient or hurried())
+            _delete_own(client, run_id, resource, lambda: not patient or hurried())
             done.removed.append(str(resource))
     return done
+
+
+def remove_images(run_id: str, target: Target) -> None:
+    """Deregister a run's AMIs, and delete their snapshots. AWS's errors are raised."""
+    client, finders = aws.ec2(target), resource_finders(amis=True)
+    with aws.explained("the AMI that Packer gave up on was not removed"):
+        found = [each for kind in ("AMI", "snapshot") for each in finders[kind](client, run_id)]
+        for resource in found:
+            _delete_own(client, run_id, resource)
+
+
+def _delete_own(
+    client: EC2Client, run_id: str, resource: Resource, hurried: Callable[[], bool] = lambda: False
+) -> None:
+    if not resource.tagged:
+        # docs/iam-policy.json allows removal only of resources tagged with a run id.
+        client.create_tags(Resources=[resource.id], Tags=tags(run_id))
+    delete_resource(client, resource, hurried=hurried)
 
 
 @contextmanager

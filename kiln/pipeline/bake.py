@@ -53,6 +53,7 @@ def bake(plan: Plan, packer: Packer, draft: Draft, access: Access, stage: Stage,
     # In the run's own folder, so that a concurrent edit in the checkout has no effect.
     folder = write_inputs(plan.rendered, run.folder)
     left = launches(plan.account, target, plan.instance_types, network.subnets)
+    again = not plan.options.keep_instance
     while True:
         launch = left[0]
         output = PackerOutput(plan, packer, stage, draft)
@@ -62,10 +63,15 @@ def bake(plan: Plan, packer: Packer, draft: Draft, access: Access, stage: Stage,
         answer = next(filter(no_capacity, result.errors), "").strip()
         if answer or len(draft.launched) > before:
             draft.tried(launch.tried("bake", plan.account, answer))
+        if again and any(map(message("packer", "unknown_ami").search, result.errors)):
+            again = False
+            stage.say("Packer gave up on its AMI, which EC2 did not know yet: baking once more")
+            cleanup.remove_images(run.id, target)
+            continue
         left = launches_left(left, answer)
         if not (result.exit_status and answer and left) or result.interrupted:
             break
-        stage.line(f"{launch} cannot be had ({answer}): next {left[0]}")
+        stage.say(f"{launch} cannot be had ({answer}): next {left[0]}")
     draft.cut_short = result.cut_short
     if result.interrupted:
         stop.check()

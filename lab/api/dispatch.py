@@ -69,12 +69,11 @@ class Callers:
 class Api:
     """The WSGI application of the lab's API.
 
-    `own` answers the calls that moto does not get, with None for others; `admin(path, body)` those
-    below `/_lab/`. Without `callers` everybody may call. `/_lab/health` says nothing but that.
+    `admin(path, body)` answers the calls below `/_lab/`. Without `callers` everybody may call.
+    `/_lab/health` says nothing but that.
     """
 
     moto: Application
-    own: Callable[[Call], Answer | None]
     faults: Faults
     admin: Admin
     callers: Callers | None = None
@@ -108,7 +107,7 @@ class Api:
         ):
             return _unsupported(call)
         try:
-            answer = self.own(call) or self._moto_answer(call)
+            answer = self._moto_answer(call)
         except Exception as error:
             return _unsupported(call, error)
         # Some of moto's have no type, such as S3's to HeadObject.

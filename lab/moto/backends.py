@@ -28,15 +28,13 @@ from lab.moto import autoscaling, services
 from lab.moto.ec2 import responses as ec2
 from lab.moto.instances import LabInstance
 from lab.moto.machines import Machines
-from lab.moto.ssm import front
-from lab.moto.ssm import parameters as ssm
+from lab.moto.ssm import models as ssm
 
 
 def api(machines: Machines, admin: Admin, callers: Callers | None = None) -> Api:
     """The lab's API, with `machines` behind it. Call it once per process."""
     _install(machines)
-    own = front.Manager().answer
-    return Api(Dispatcher(create_backend_app), own, machines.faults, admin, callers)
+    return Api(Dispatcher(create_backend_app), machines.faults, admin, callers)
 
 
 def _install(machines: Machines) -> None:
@@ -63,5 +61,6 @@ class Dispatcher(DomainDispatcherApplication):  # type: ignore[misc]
 
     @functools.cache  # noqa: B019 - there is one
     def get_backend_for_host(self, host: str | None) -> object:
-        """Return the service that a host name is of."""
-        return super().get_backend_for_host(host)
+        """Return the service that a host name is of. Systems Manager has the calls of its agents;
+        moto has no message delivery service."""
+        return super().get_backend_for_host("ssm" if f"{host}".startswith("ec2messages.") else host)

@@ -59,19 +59,16 @@ def is_valid(token: str, now: datetime | None = None) -> bool:
     )
 
 
-def instance_of(token: str) -> tuple[LabInstance, str] | None:
-    """The instance that a token was given to, and its role's name; None for another token."""
+def instance_of(token: str) -> str | None:
+    """The id of the instance that a token was given to; None for another token."""
     with _lock:
-        holders = [
-            place
-            for place, session in _sessions.items()
+        holders = {
+            instance_id
+            for (instance_id, _), session in _sessions.items()
             if session_token.is_same(session.session_token, token)
-        ]
-    for instance_id, role in holders:
-        for instance in list(LabInstance.machines.by_address.values()):
-            if instance.id == instance_id:
-                return instance, role.rpartition("/")[2]
-    return None
+        }
+    there = list(LabInstance.machines.by_address.values())
+    return next((instance.id for instance in there if instance.id in holders), None)
 
 
 def expires(session: Any) -> datetime:

@@ -26,7 +26,7 @@ import pytest
 from botocore.config import Config
 from xdist.scheduler import LoadFileScheduling
 
-from devel import testing
+from devel import packers, testing
 from devel.testbed import (
     PRIVATE_KEY,
     inventory,
@@ -35,6 +35,7 @@ from devel.testbed import (
     users_environment,
 )
 from kiln.base.errors import KilnError
+from kiln.packer.program import Packer
 from lab.api import botocore_data, session_token
 from lab.base import settings
 from lab.base.settings import Lab
@@ -150,6 +151,24 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_collection_finish() -> None:
     """As in tests/unit/conftest.py."""
     gc.freeze()
+
+
+FIRST_PACKER, *OTHER_PACKERS = packers.usable() or (None,)
+
+
+@pytest.fixture(
+    params=[
+        FIRST_PACKER,
+        *(pytest.param(each, marks=pytest.mark.all) for each in OTHER_PACKERS or [None]),
+    ],
+    ids=str,
+)
+def packer(request: pytest.FixtureRequest) -> Packer:
+    """The Packer that AMI Kiln uses; with --all each other one too."""
+    if request.param is None:
+        pytest.skip("KILN_SECOND_PACKER names no other Packer that has the amazon plugin")
+    found: Packer = request.param
+    return found
 
 
 @dataclass(frozen=True)

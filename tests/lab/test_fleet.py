@@ -115,7 +115,7 @@ def walked(fleet: Fleet, client: Any, lab: Any, tmp_path_factory: pytest.TempPat
     # A quick agent, so that a wave takes seconds.
     install = ("fleet.install", "--flush-interval", "2", *PLACE)
     before, jobs, agents = [tree(guest) for guest in fleet.both], [each(JOB)], [each(AGENT_STATE)]
-    failed, output = invoke(*install, "--waves", "1,1", "--patience", "0.3", rc=1)
+    failed, output = invoke(*install, "--waves", "1,1", "--timeout", "0.3", rc=1)
     after_failure = [tree(guest) for guest in fleet.both]
     agents.append(each(AGENT_STATE))
     did(fleet.mute, f"sudo sed -i '/{NOWHERE}/d' /etc/hosts")

@@ -11,17 +11,18 @@ from pathlib import Path
 from conftest import AL2, ROOT
 
 from devel.testbed import bare_checkout
-from kiln.packer import program
+from kiln.packer.program import Packer
 from lab.daemon import control
 
 
-def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_ami, tmp_path: Path):
+def test_a_rendered_folder_builds_by_hand_from_any_directory(
+    lab, ec2, source_ami, packer: Packer, tmp_path: Path
+):
     # Packer by itself takes {{ in a path for a template of its own.
     # The lab's keys are in the file of variables.
     keep = "nvidia-repo"
     checkout = bare_checkout(tmp_path, keep, baked=(keep,), name="my checkout")
     subprocess.run([checkout / "invoke", "render"], check=True, stdout=subprocess.DEVNULL)
-    found = program.find_packer()
     row = checkout / "packer" / "al2-classic-base-x86_64"
     name = f"by-hand-{time.time():.0f}"
     # The file and the line that lab.up prints.
@@ -35,10 +36,10 @@ def test_a_rendered_folder_builds_by_hand_from_any_directory(lab, ec2, source_am
     assert "#   packer build -var source_ami=ami-... -var 'ssh_source_cidrs=" in head
     done = subprocess.run(
         [
-            *(str(found.path), "build", f"-var-file={printed[1]}"),
+            *(str(packer.path), "build", f"-var-file={printed[1]}"),
             *("-var", f"source_ami={source_ami}", "-var", f"ami_name={name}"),
             *("-var", f"manifest={tmp_path / 'manifest.json'}"),
-            str(row if found.has_plugins else row / program.FOLDER_1_6),
+            str(row / packer.template),
         ],
         cwd="/",
         env={**os.environ, **control.environment(lab)},

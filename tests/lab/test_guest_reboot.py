@@ -7,18 +7,20 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from kiln.packer import program
+from kiln.packer.program import Packer
 from lab.daemon import control
 
 TEMPLATE = Path(__file__).parent / "foreign" / "reboot.pkr.hcl"
 
 
-def packer(lab: Any, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def bake(
+    packer: Packer, lab: Any, home: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Build the template with nothing in the environment but what `lab.up` prints."""
     given = [word for name, value in variables.items() for word in ("-var", f"{name}={value}")]
     return subprocess.run(
         [
-            *(str(program.find_packer().path), "build", "-var", f"endpoint={lab.endpoint}"),
+            *(str(packer.path), "build", "-var", f"endpoint={lab.endpoint}"),
             *(*given, str(TEMPLATE)),
         ],
         env={
@@ -36,10 +38,13 @@ def packer(lab: Any, home: Path, **variables: str) -> subprocess.CompletedProces
     )
 
 
-def test_step_after_a_reboot_runs_on_the_rebooted_machine(lab, client, tmp_path: Path):
+def test_step_after_a_reboot_runs_on_the_rebooted_machine(
+    lab, client, packer: Packer, tmp_path: Path
+):
     name = "/aws/service/ami-amazon-linux-latest/amzn2-ami-kernel-5.10-hvm-x86_64-gp2"
     found = client("ssm").get_parameter(Name=name)
-    done = packer(
+    done = bake(
+        packer,
         lab,
         tmp_path,
         source_ami=found["Parameter"]["Value"],

@@ -1,5 +1,5 @@
-"""Systems Manager of the lab: agents that register, and commands that run in the guests.
+"""Systems Manager: parameters, agents that register, and commands that run in the guests.
 
-`front` takes the calls, `documents` says what a document does, `agents` knows the guests' agents,
-`commands` the commands that were sent. Parameters and documents are moto's.
+`models` keeps them, `responses` answers the calls, `documents` says what a document does, `agents`
+knows the guests' agents, `commands` the commands that were sent. moto keeps the documents.
 """

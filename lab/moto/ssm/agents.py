@@ -29,9 +29,6 @@ class Agent:
     """An agent: what it reported and when, what waits for it, how often it asked."""
 
     instance_id: str
-    region: str
-    registered: float
-    role: str
     reported: dict[str, str] = field(default_factory=dict)
     heard: float = 0.0
     messages: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
@@ -43,34 +40,27 @@ class Agent:
 
 
 class Agents:
-    """All agents, by instance."""
+    """A region's agents, by instance."""
 
     def __init__(self) -> None:
         self._agents: dict[str, Agent] = {}
         self._lock = threading.Lock()
 
-    def hear(self, instance_id: str, region: str, role: str, fields: dict[str, Any]) -> None:
+    def hear(self, instance_id: str, fields: dict[str, Any]) -> None:
         """An agent says who it is."""
         with self._lock:
-            agent = self._agents.get(instance_id)
-            if agent is None:
-                agent = Agent(instance_id, region, time.time(), role)
-                self._agents[instance_id] = agent
+            agent = self._agents.setdefault(instance_id, Agent(instance_id))
             agent.reported |= {name: str(fields[name]) for name in REPORTED if fields.get(name)}
-            agent.role = role
             agent.heard = time.monotonic()
 
     def find(self, instance_id: str) -> Agent | None:
         return self._agents.get(instance_id)
 
-    def in_region(self, region: str) -> list[Agent]:
+    def live(self, instance_ids: set[str]) -> list[Agent]:
+        """The agents of these instances; the others are forgotten."""
         with self._lock:
-            return [agent for agent in self._agents.values() if agent.region == region]
-
-    def forget(self, instance_id: str) -> None:
-        """The instance is gone."""
-        with self._lock:
-            self._agents.pop(instance_id, None)
+            self._agents = {id_: self._agents[id_] for id_ in self._agents if id_ in instance_ids}
+            return list(self._agents.values())
 
     def wait(self, instance_id: str, held: float = HELD) -> list[dict[str, Any]]:
         """The message that an agent gets; none when nothing comes while its question is held."""
@@ -91,17 +81,3 @@ class Agents:
             return []
         agent.heard = time.monotonic()
         return [message]
-
-
-def described(agent: Agent) -> dict[str, Any]:
-    """An agent as DescribeInstanceInformation shows it."""
-    return {
-        **agent.reported,
-        "InstanceId": agent.instance_id,
-        "PingStatus": "Online" if agent.online else "ConnectionLost",
-        "LastPingDateTime": time.time() - (time.monotonic() - agent.heard),
-        "IsLatestVersion": False,
-        "ResourceType": "EC2Instance",
-        "SourceId": agent.instance_id,
-        "SourceType": "AWS::EC2::Instance",
-    }

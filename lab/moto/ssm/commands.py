@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from moto.ssm.exceptions import SSMException
+
 from lab.moto.ssm.documents import Step
-from lab.moto.ssm.errors import SsmError
 
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_CommandPlugin.html
 LONGEST_PLUGIN_OUTPUT = 2_500
@@ -60,7 +61,6 @@ class Command:
     request: dict[str, Any]
     document: str
     parameters: dict[str, Any]
-    region: str
     invocations: list[Invocation]
     concurrency: int
     errors: int  # so many may fail
@@ -78,7 +78,7 @@ def number(text: str, total: int, name: str) -> int:
     """`10` or `10%` of the targets. Of a percentage of them at least one, for concurrency."""
     share = text.removesuffix("%")
     if not re.fullmatch("[0-9]{1,7}", share) or (name == "MaxConcurrency" and int(share) == 0):
-        raise SsmError("ValidationException", f"{name}: {text} is not a number or a percentage")
+        raise SSMException("ValidationException", f"{name}: {text} is not a number or a percentage")
     if share == text:
         return int(text)
     counted = total * int(share) // 100
@@ -107,6 +107,20 @@ def advance(command: Command, send: Send) -> None:
                 finish(invocation, "Failed", "Undeliverable")
                 advance(command, send)
                 return
+
+
+def cancel(command: Command, send: Send) -> None:
+    """End what has not started; tell the agents of what has."""
+    with command.lock:
+        command.cancelled = True
+        for invocation in command.invocations:
+            if invocation.status in FINAL:
+                continue
+            if invocation.sent:
+                invocation.status = invocation.details = "Cancelling"
+                send(invocation.instance_id, {"Kind": "cancel", "CommandId": command.id})
+            else:
+                finish(invocation, "Cancelled", "Cancelled")
 
 
 def finish(invocation: Invocation, status: str, details: str) -> None:
@@ -156,11 +170,11 @@ def reply(command: Command, instance_id: str, result: dict[str, Any]) -> None:
 
 
 def instance_invocation(command: Command, instance_id: str) -> Invocation:
-    """A command's invocation. Raises SsmError."""
+    """A command's invocation. Raises SSMException."""
     for invocation in command.invocations:
         if invocation.instance_id == instance_id:
             return invocation
-    raise SsmError(
+    raise SSMException(
         "InvocationDoesNotExist",
         f"Command {command.id} was not sent to {instance_id}",
     )

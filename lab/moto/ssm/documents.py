@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from moto.ssm.exceptions import SSMException
+
 from kiln.base import yaml_files
 from kiln.base.errors import KilnError
-from lab.moto.ssm.errors import SsmError
 
 Content = Mapping[str, Any]
 DEFAULT_TIMEOUT = 3600
@@ -67,7 +68,7 @@ class Step:
 
 
 def parse(text: str) -> Content:
-    """A document's content, JSON or YAML. Raises SsmError."""
+    """A document's content, JSON or YAML. Raises SSMException."""
     try:
         content = json.loads(text)
     except ValueError:
@@ -76,24 +77,24 @@ def parse(text: str) -> Content:
         except KilnError:
             content = None
     if not isinstance(content, dict):
-        raise SsmError("InvalidDocumentContent", "The content of the document is not valid")
+        raise SSMException("InvalidDocumentContent", "The content of the document is not valid")
     return content
 
 
 def values(content: Content, request: Mapping[str, list[str]]) -> dict[str, str | list[str]]:
-    """The value of each parameter of a document. Raises SsmError for what it does not take."""
+    """The value of each parameter of a document. Raises SSMException for what it does not take."""
     declared = content.get("parameters") or {}
     unknown = sorted(set(request) - set(declared))
     if unknown:
         names = ", ".join(unknown)
-        raise SsmError(
+        raise SSMException(
             "InvalidParameters", f"Parameters {{{names}}} are not defined in the document"
         )
     filled: dict[str, str | list[str]] = {}
     for name, of in declared.items():
         argument = request.get(name)
         if argument is None and "default" not in of:
-            raise SsmError("InvalidParameters", f"Parameter {name} is required")
+            raise SSMException("InvalidParameters", f"Parameter {name} is required")
         filled[name] = _value(name, of, argument)
     return filled
 
@@ -104,16 +105,16 @@ def _value(name: str, of: Content, argument: list[str] | None) -> str | list[str
         default = of["default"]
         return [str(d) for d in default] if isinstance(default, list) else _text(default)
     if len(argument) < int(of.get("minItems", 0)):
-        raise SsmError("InvalidParameters", f"Parameter {name} has too few items")
+        raise SSMException("InvalidParameters", f"Parameter {name} has too few items")
     if kind != "StringList" and len(argument) != 1:
-        raise SsmError("InvalidParameters", f"Parameter {name} takes one value")
+        raise SSMException("InvalidParameters", f"Parameter {name} takes one value")
     for value in argument:
         if "allowedValues" in of and value not in map(_text, of["allowedValues"]):
-            raise SsmError(
+            raise SSMException(
                 "InvalidParameters", f"Parameter {name}: {value} is not an allowed value"
             )
         if "allowedPattern" in of and not re.fullmatch(of["allowedPattern"], value):
-            raise SsmError(
+            raise SSMException(
                 "InvalidParameters",
                 f"Parameter {name} does not match the pattern {of['allowedPattern']}",
             )
@@ -121,9 +122,9 @@ def _value(name: str, of: Content, argument: list[str] | None) -> str | list[str
 
 
 def steps(content: Content, parameters: Parameters) -> tuple[Step, ...]:
-    """The steps of a document on Linux. Raises SsmError."""
+    """The steps of a document on Linux. Raises SSMException."""
     if content.get("schemaVersion") != "2.2":
-        raise SsmError(
+        raise SSMException(
             "UnsupportedOperation",
             f"AMI Kiln lab: documents of schema {content.get('schemaVersion')} are not implemented",
         )
@@ -137,14 +138,14 @@ def _step(step: Content, parameters: Parameters) -> Step:
     sides = ["Linux" if value == "platformType" else str(value) for value in filled]
     runs = len(set(sides)) <= 1
     if action not in (SHELL, PACKAGE, _DOWNLOAD):
-        raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {action} is not implemented")
+        raise SSMException("UnsupportedOperation", f"AMI Kiln lab: {action} is not implemented")
     if action == SHELL and not set(inputs) <= _SHELL_INPUTS:
         others = ", ".join(sorted(set(inputs) - _SHELL_INPUTS))
-        raise SsmError("UnsupportedOperation", f"AMI Kiln lab: {others} of {action}")
+        raise SSMException("UnsupportedOperation", f"AMI Kiln lab: {others} of {action}")
     step_inputs = {name: _filled(value, parameters) for name, value in inputs.items()}
     if action == _DOWNLOAD and step_inputs.get("sourceType") != "S3":
         source = step_inputs.get("sourceType")
-        raise SsmError(
+        raise SSMException(
             "UnsupportedOperation", f"AMI Kiln lab: {action} from {source} is not implemented"
         )
     return Step(

@@ -1,11 +1,28 @@
-"""Commands and invocations as Systems Manager's calls show them."""
+"""Agents, commands and invocations as Systems Manager's calls show them."""
 
 from __future__ import annotations
 
+import time
+from datetime import datetime, timezone
 from typing import Any
 
 from lab.moto.ssm import commands
+from lab.moto.ssm.agents import Agent
 from lab.moto.ssm.commands import Command, Invocation, Plugin
+
+
+def agent(of: Agent) -> dict[str, Any]:
+    """An agent as DescribeInstanceInformation shows it."""
+    return {
+        **of.reported,
+        "InstanceId": of.instance_id,
+        "PingStatus": "Online" if of.online else "ConnectionLost",
+        "LastPingDateTime": _moment(time.time() - (time.monotonic() - of.heard)),
+        "IsLatestVersion": False,
+        "ResourceType": "EC2Instance",
+        "SourceId": of.instance_id,
+        "SourceType": "AWS::EC2::Instance",
+    }
 
 
 def command(of: Command) -> dict[str, Any]:
@@ -16,8 +33,8 @@ def command(of: Command) -> dict[str, Any]:
         "DocumentName": of.document,
         "DocumentVersion": of.request.get("DocumentVersion", "$DEFAULT"),
         "Parameters": of.parameters,
-        "RequestedDateTime": of.requested,
-        "ExpiresAfter": of.requested + of.lifetime,
+        "RequestedDateTime": _moment(of.requested),
+        "ExpiresAfter": _moment(of.requested + of.lifetime),
         "TimeoutSeconds": int(of.lifetime),
         "Status": "Pending",
         "StatusDetails": "Pending",
@@ -38,7 +55,7 @@ def invocation(of: Command, on_instance: Invocation, *, details: bool) -> dict[s
         "Comment": of.request.get("Comment", ""),
         "DocumentName": of.document,
         "DocumentVersion": of.request.get("DocumentVersion", "$DEFAULT"),
-        "RequestedDateTime": on_instance.requested,
+        "RequestedDateTime": _moment(on_instance.requested),
         "Status": on_instance.status,
         "StatusDetails": on_instance.details,
         "StandardOutputUrl": "",
@@ -60,5 +77,9 @@ def _plugin(plugin: Plugin) -> dict[str, Any]:
         "OutputS3KeyPrefix": "",
         "OutputS3Region": "",
         "Output": commands.cut(f"{plugin.out}{mark}{plugin.err}", commands.LONGEST_PLUGIN_OUTPUT),
-        **{name: value for name, value in times.items() if value},
+        **{name: _moment(value) for name, value in times.items() if value},
     }
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)

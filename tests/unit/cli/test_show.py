@@ -26,7 +26,7 @@ def test_narrow_terminal_cuts_nothing(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     bare = RECIPES[0].changed(name="bare", cuda=None, nccl=None, efa=None)
-    matrix.show_rows([*RECIPES, bare], {RECIPES[0].name: RECORD})
+    matrix.show_rows([*RECIPES, bare], {RECIPES[0].name: RECORD}, wide=True)
     text = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     for recipe in RECIPES:

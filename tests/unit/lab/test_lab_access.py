@@ -35,7 +35,7 @@ class Guarded:
     def __init__(self) -> None:
         self.reached: list[dict[str, Any]] = []
         callers = Callers(OWN, lambda token: token == ROLE, [GATEWAY])
-        self.app = Api(self._inner, lambda call: None, Faults(), self._admin, callers)
+        self.app = Api(self._inner, Faults(), self._admin, callers)
 
     def _inner(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         self.reached.append(environ)

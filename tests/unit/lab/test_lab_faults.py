@@ -33,7 +33,7 @@ def ask(body: bytes) -> tuple[str, Any]:
         "CONTENT_LENGTH": str(len(body)),
         "wsgi.input": io.BytesIO(body),
     }
-    app = Api(lambda *_: [], lambda call: None, ordered, admin)
+    app = Api(lambda *_: [], ordered, admin)
     content = app(environ, lambda status, headers: answer.append(status))
     return answer[0], json.loads(b"".join(content))
 

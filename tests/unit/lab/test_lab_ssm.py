@@ -1,15 +1,18 @@
-"""Systems Manager of the lab: what a document does, and how commands are counted."""
+"""Systems Manager of the lab: who may call, what a document does, how commands are counted."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import requests
+from moto.ssm.exceptions import SSMException
 
 from lab.moto.ssm import commands, documents
 from lab.moto.ssm.commands import Command, Invocation, Plugin
 from lab.moto.ssm.documents import Step
-from lab.moto.ssm.errors import SsmError
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +41,7 @@ DOCUMENT = {
 def test_parameters_that_a_document_does_not_take_are_refused(
     asked: dict[str, list[str]], message: str
 ) -> None:
-    with pytest.raises(SsmError, match=f"InvalidParameters: .*{message}"):
+    with pytest.raises(SSMException, match=f"InvalidParameters: .*{message}"):
         documents.values(DOCUMENT, asked)
 
 
@@ -51,7 +54,7 @@ def test_parameters_that_a_document_does_not_take_are_refused(
     ],
 )
 def test_steps_that_the_lab_lacks_are_refused_by_name(step: dict[str, Any], named: str) -> None:
-    with pytest.raises(SsmError, match=f"UnsupportedOperation: .*{named}"):
+    with pytest.raises(SSMException, match=f"UnsupportedOperation: .*{named}"):
         documents.steps({"schemaVersion": "2.2", "mainSteps": [step]}, {})
 
 
@@ -64,7 +67,6 @@ class Fleet:
             request={},
             document="mine",
             parameters={},
-            region="us-east-1",
             invocations=[Invocation(f"i-{n}", [Plugin(STEP)], 0.0) for n in range(size)],
             concurrency=concurrency,
             errors=errors,
@@ -101,3 +103,42 @@ def test_one_failure_more_than_max_errors_stops_the_sending(errors: int, reached
         fleet.end(f"i-{number}", "Failed")
     assert len(fleet.sent) == reached
     assert fleet.states()[reached:] == [("Cancelled", "Terminated")] * (4 - reached)
+
+
+def test_a_command_belongs_to_its_region(
+    client: Callable[..., Any], refused: Callable[..., tuple[str, str]]
+) -> None:
+    sent = client("ssm").send_command(
+        DocumentName="AWS-RunShellScript",
+        Parameters={"commands": ["true"]},
+        Targets=[{"Key": "InstanceIds", "Values": ["i-0123456789abcdef0"]}],
+    )["Command"]
+    named = {"CommandId": sent["CommandId"]}
+    assert client("ssm").list_command_invocations(**named)["CommandInvocations"] == []
+    other = client("ssm", "us-west-2").list_command_invocations
+    assert refused(other, **named)[0] == "InvalidCommandId"
+
+
+@pytest.mark.parametrize(
+    ("service", "target"),
+    [
+        ("ssm", "AmazonSSM.UpdateInstanceInformation"),
+        ("ec2messages", "EC2WindowsMessageDeliveryService.GetMessages"),
+    ],
+)
+def test_agents_call_with_an_instance_token(
+    client: Callable[..., Any], service: str, target: str
+) -> None:
+    scope = f"AWS4-HMAC-SHA256 Credential=K/20260101/us-east-1/{service}/aws4_request, Signature=-"
+    answer = requests.post(
+        client("ssm").meta.endpoint_url,
+        headers={
+            "Authorization": scope,
+            "X-Amz-Target": target,
+            "X-Amz-Security-Token": "none",
+            "Content-Type": "application/x-amz-json-1.1",
+        },
+        data=json.dumps({"InstanceId": "i-0123456789abcdef0"}),
+        timeout=30,
+    )
+    assert (answer.status_code, answer.json()["__type"]) == (400, "AccessDeniedException")

@@ -24,7 +24,7 @@ from kiln.base.errors import KilnError
 from kiln.cloud.network import Network
 from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
-from kiln.packer.process import Event
+from kiln.packer.process import BuildResult, Event
 from kiln.pipeline import bake
 from kiln.pipeline.bake import FailureReader
 from kiln.pipeline.draft import ProvisionerError
@@ -325,3 +325,24 @@ def test_output_of_packer_notes_launch_waits_and_failure() -> None:
     output.read(Event(2, "error", "Script disconnected unexpectedly."))
     found = output.reader.failure("Build 'kiln' errored: Script disconnected unexpectedly.")
     assert found and found.component == "cuda"
+
+
+def test_bake_runs_again_where_packer_gave_up_on_its_ami(monkeypatch: pytest.MonkeyPatch) -> None:
+    gave_up = "Unknown error waiting for AMI; api error InvalidAMIID.NotFound: no such image"
+    given_up = BuildResult(1, {}, (gave_up,), interrupted=False)
+    results = [given_up, BuildResult(0, {"us-east-1": "ami-2"}, (), interrupted=False), given_up]
+    removed: list[str] = []
+    monkeypatch.setattr(bake, "write_inputs", MagicMock())
+    monkeypatch.setattr(bake, "_run_packer", lambda *_: results.pop(0))
+    monkeypatch.setattr(bake.cleanup, "remove_images", lambda run_id, _: removed.append(run_id))
+    plan = MagicMock(target=Target("a test", "us-east-1"), account=Account(), instance_types=["t"])
+    plan.options.keep_instance = False
+    draft, access = MagicMock(launched=[]), MagicMock()
+    access.network.subnets = [None]
+    given: Any = (plan, MagicMock(), draft, access, MagicMock(), MagicMock())
+    assert bake.bake(*given) == "ami-2"
+    assert removed == [draft.run.id]
+    plan.options.keep_instance = True
+    with pytest.raises(KilnError):
+        bake.bake(*given)
+    assert len(removed) == 1

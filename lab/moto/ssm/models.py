@@ -1,5 +1,5 @@
-"""Parts of Parameter Store that moto lacks: the parameters that AWS publishes, sizes by tier, names
-of AMIs, and the list of parameters by data type, in pages as large as asked for.
+"""Parts of Systems Manager that moto lacks: the parameters that AWS publishes, sizes by tier,
+names of AMIs, the list of parameters by data type, and agents that run commands.
 
 https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-advanced-parameters.html
 https://docs.aws.amazon.com/systems-manager/latest/userguide/parameter-store-ec2-aliases.html
@@ -12,14 +12,15 @@ import re
 from typing import Any
 
 import moto.ssm.urls as moto_urls
-from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
 from moto.ssm.exceptions import ValidationException
 from moto.ssm.models import Parameter, ParameterDict, SimpleSystemManagerBackend
-from moto.ssm.responses import SimpleSystemManagerResponse
 
 from lab.moto.instances import LabInstance
+from lab.moto.ssm.agents import Agent, Agents
+from lab.moto.ssm.commands import Command
+from lab.moto.ssm.responses import LabSSMResponse
 
 _STANDARD, _ADVANCED = 4096, 8192
 _AMI = re.compile("ami-([0-9a-f]{8}|[0-9a-f]{17})")
@@ -53,18 +54,32 @@ class LabParameters(ParameterDict):  # type: ignore[misc]
 
 
 class LabSSM(SimpleSystemManagerBackend):  # type: ignore[misc]
-    """Parameter Store of an account's region; its other calls are `lab.moto.ssm.front`'s."""
+    """Systems Manager of an account's region: its parameters, agents and commands."""
 
     _url_module = moto_urls
 
     def __init__(self, region_name: str, account_id: str) -> None:
         super().__init__(region_name, account_id)
         self._parameters = LabParameters(account_id, region_name)
+        self.agents = Agents()
+        self.sent: dict[str, Command] = {}
 
     @property
     def url_paths(self) -> dict[str, Any]:
         """The paths that the lab's class of answers has."""
         return {"/$": LabSSMResponse.dispatch}
+
+    def live_agents(self) -> list[Agent]:
+        """The agents of instances that still exist."""
+        instances = list(LabInstance.machines.by_address.values())
+        return self.agents.live({instance.id for instance in instances})
+
+    def deliver(self, instance_id: str, message: dict[str, Any]) -> bool:
+        """Put a message where an instance's agent asks for it; False if there is none."""
+        agent = self.agents.find(instance_id)
+        if agent:
+            agent.messages.put(message)
+        return agent is not None
 
     def put_parameter(
         self,
@@ -139,20 +154,3 @@ class LabSSM(SimpleSystemManagerBackend):  # type: ignore[misc]
             if not parameter.name.startswith("/aws/")
             and all((parameter.data_type or "text") in each["Values"] for each in wanted)
         ]
-
-
-class LabSSMResponse(SimpleSystemManagerResponse):  # type: ignore[misc]
-    """Parameter Store's answers."""
-
-    def describe_parameters(self) -> ActionResult:
-        """List a page; moto: ten parameters, whatever MaxResults says."""
-        size = int(self._get_param("MaxResults") or 10)
-        first = int(self._get_param("NextToken") or 0)
-        described = self.ssm_backend.describe_parameters(
-            self._get_param("Filters"), self._get_param("ParameterFilters")
-        )
-        page = described[first : first + size]
-        answer: dict[str, Any] = {"Parameters": [each.describe_response_object() for each in page]}
-        if len(described) > first + size:
-            answer["NextToken"] = str(first + size)
-        return ActionResult(answer)
