@@ -89,7 +89,7 @@ def find_packer(
     if for_lab and not named:
         needs.ensure("packer", install=install, say=say)
     refused = []
-    for path in [Path(named).absolute()] if named else _on_path("packer"):
+    for path in [Path(named).absolute()] if named else on_path("packer"):
         version = _version_of(path)
         if version is None:
             refused.append(f"{path} is not HashiCorp's Packer")
@@ -143,7 +143,7 @@ def parse_version(text: str) -> Version:
     return major, minor, patch
 
 
-def _on_path(name: str) -> list[Path]:
+def on_path(name: str) -> list[Path]:
     """Return each program of that name once."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     found = (shutil.which(name, path=folder or os.curdir) for folder in folders)
