@@ -35,23 +35,17 @@ class Endpoint(Protocol):
 _ENCODED = re.compile(r"\s*Encoded authorization failure message: ([\w-]+)\.?")
 
 
-@cache
-def _errors() -> dict[str, dict[str, Any]]:
-    errors: dict[str, dict[str, Any]] = tables.read_messages()["aws"]
-    return errors
-
-
 def is_permanent(error: ClientError) -> bool:
     """Return True if asking again changes nothing as long as a person does nothing."""
     code = error.response["Error"].get("Code", "")
-    return bool(_errors().get(code, {}).get("permanent"))
+    return bool(tables.read_messages()["aws"].get(code, {}).get("permanent"))
 
 
 def hint_in(text: str) -> str:
     """Return the hint for the AWS error code in a text, such as Packer's output; "" without one."""
     hints = (
         str(row["hint"])
-        for code, row in _errors().items()
+        for code, row in tables.read_messages()["aws"].items()
         if "hint" in row and re.search(row.get("pattern", rf"\b{code}\b"), text)
     )
     hint = next(hints, "")
