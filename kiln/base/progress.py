@@ -56,7 +56,7 @@ class Progress:
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
         """A stage; its duration goes into `seconds` even if it fails."""
-        stage = Stage(self, name, self._live, self._clock)
+        stage = Stage(self, name)
         started = self._clock()
         failed = True
         try:
@@ -93,12 +93,8 @@ class Progress:
 class Stage:
     """A running stage: its lines, what it waits for, and a note that is printed at its end."""
 
-    def __init__(
-        self, progress: Progress, name: str, live: bool, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, progress: Progress, name: str) -> None:
         self._progress = progress
-        self._live = live
-        self._clock = clock
         self.note = ""
         self._what, self._limit = "", ""
         self.waits_for(f"`{name}`")
@@ -106,12 +102,12 @@ class Stage:
     def waits_for(self, what: str, *, limit: float | None = None) -> None:
         """Say from now on that the stage waits for this, at most `limit` seconds."""
         if what != self._what:
-            self._what, self._since = what, self._clock()
+            self._what, self._since = what, self._progress._clock()
             self._limit = f" (limit {limit:.0f} s)" if limit is not None else ""
 
     def reminder(self) -> str:
         """Describe the stage's wait: for what, for how long already, and its limit."""
-        seconds = self._clock() - self._since
+        seconds = self._progress._clock() - self._since
         return f"waiting for {self._what}: {seconds:.0f} s{self._limit}"
 
     def say(self, text: str) -> None:
@@ -120,6 +116,6 @@ class Stage:
 
     def line(self, text: str) -> None:
         """Show a tool's output, indented; on a pipe only the log has it."""
-        if self._live:
+        if self._progress._live:
             for part in text.splitlines():
                 self._progress._print(f"{_INDENT}{part}")
