@@ -21,7 +21,7 @@ from kiln import components
 from kiln.base import overlay, tags, templates
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, refuse_errors
-from kiln.base.paths import ROOT, matrix_file, packer_dir
+from kiln.base.paths import ROOT, files_below, matrix_file, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.base.yaml_files import read_plain
 from kiln.components import Component, Step, rendered
@@ -206,9 +206,8 @@ def uploaded_files(recipe: Recipe) -> dict[str, Path]:
     tops = [(ROOT, folder) for folder in _UPLOADED]
     tops += [(top, "runtime") for top in overlay.overlays()]  # their files replace ours
     for top, folder in tops:
-        for path in sorted((top / folder).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                chosen[path.relative_to(top).as_posix()] = path
+        files = files_below(top / folder)
+        chosen |= {f"{folder}/{name}": path for name, path in files.items()}
     return chosen
 
 
