@@ -81,7 +81,7 @@ class Progress:
     def _remind(self, stage: Stage, over: threading.Event) -> None:
         """Say every `reminder` seconds what the stage waits for."""
         while not over.wait(self._reminder):
-            self._print(f"{self._label}{'':<6} {stage.reminder()}")
+            stage.say(stage.reminder())
 
     def _print(self, text: str) -> None:
         # A single write: print writes the newline separately, and rows built in parallel would mix.
