@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kiln.cloud.target import Target
     from kiln.publish.lines import Line
     from kiln.publish.night import DueRow, RowResult
-    from kiln.publish.publish import Publication
+    from kiln.publish.promote import Moves
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def nightly(
             due, options, target, progress, install=install, on_failure=failed
         )
 
-    def publish(line: Line, ami_id: str) -> Publication:
+    def publish(line: Line, ami_id: str) -> Moves:
         bucket, boot = records.open_bucket(target, line.recipe), smoke_test(install=install)
         return publish_built(line, ami_id, target, bucket=bucket, smoke_test=boot, say=log)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import VERIFIED, says_verified
@@ -41,6 +41,20 @@ class Move:
     changed: bool
     before: str | None
     templates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Moves:
+    """The release that a channel has come to hold, and its move in each region.
+
+    `kept` are the regions, with their AMI, that the release was never published to: the channel
+    holds there what it held. `changed` is what differs gravely from the release before.
+    """
+
+    release: Release
+    steps: tuple[Move, ...]
+    kept: Mapping[str, str] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
 
 
 def held_in(target: Target, regions: Iterable[str], line: str, channel: str) -> dict[str, Held]:
@@ -341,19 +355,9 @@ def grave(old: Release, new: Release) -> Iterator[str]:
 # Rollback
 
 
-@dataclass(frozen=True)
-class Rollback:
-    """Result of a rollback. `kept` are the regions, with their AMI, that the release was never
-    published to: the channel holds there what it held."""
-
-    release: Release
-    steps: tuple[Move, ...]
-    kept: dict[str, str]
-
-
 def roll_back(
     line: Line, channel: str, target: Target, *, to: str | None = None, why: str = "", say: Say
-) -> Rollback:
+) -> Moves:
     """Move a channel back, in all regions, to the release before its present one, or to the one
     with the AMI `to`."""
     require_channel(channel, line.settings)
@@ -379,7 +383,7 @@ def roll_back(
     before = held_in(target, release.images, line.name, channel)
     restore_images(target, release.images, line.settings, say)
     steps = move_everywhere(target, release, before, line, say)
-    return Rollback(release, tuple(steps), skipped_regions(now, release, say))
+    return Moves(release, tuple(steps), skipped_regions(now, release, say))
 
 
 def _not_holding(release: Release, target: Target) -> list[str]:

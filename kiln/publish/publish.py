@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
@@ -26,16 +25,6 @@ from kiln.publish.regions import Say, answering, in_regions
 _READS = 5
 
 
-@dataclass(frozen=True)
-class Publication:
-    """The release that a channel holds now, what was done for it in each region, and what differs
-    gravely from the release before."""
-
-    release: Release
-    steps: tuple[promote.Move, ...]
-    changed: tuple[str, ...] = ()
-
-
 def publish_row(
     line: Line,
     target: Target,
@@ -45,7 +34,7 @@ def publish_row(
     say: Say,
     smoke: Callable[[Target, str], None] | None = None,
     bucket: RecordsBucket | None = None,
-) -> Publication:
+) -> promote.Moves:
     """Publish a row's verified AMI to its first channel, in the target's region and in those of the
     line's settings.
 
@@ -92,7 +81,7 @@ def publish_row(
     promote.skipped_regions(former, release, say)
     steps = promote.move_everywhere(target, release, before, line, say)
     changed = promote.grave(present, release) if present else ()
-    return Publication(release, tuple(steps), tuple(changed))
+    return promote.Moves(release, tuple(steps), changed=tuple(changed))
 
 
 def _verified_ami(
