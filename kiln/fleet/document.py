@@ -101,8 +101,7 @@ def remove_stored(target: Target, bucket: str) -> list[str]:
                 raise
     with aws.explained(f"the bundles could not be deleted from {bucket}"):
         try:
-            found = aws.paginated(s3, "list_objects_v2", "Contents", Bucket=bucket)
-            keys = [entry["Key"] for entry in found]
+            keys = list(aws.paginated(s3, "list_objects_v2", "Contents[].Key", Bucket=bucket))
         except s3.exceptions.ClientError as error:
             if error.response["Error"]["Code"] != "NoSuchBucket":
                 raise

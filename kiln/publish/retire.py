@@ -317,9 +317,7 @@ def _parameters(target: Target) -> Iterator[tuple[Any, str]]:
         "ParameterFilters": [{"Key": "DataType", "Values": ["aws:ec2:image"]}],
         "PaginationConfig": {"PageSize": 50},
     }
-    found = [
-        each["Name"] for each in aws.paginated(ssm, "describe_parameters", "Parameters", **query)
-    ]
+    found = aws.paginated(ssm, "describe_parameters", "Parameters[].Name", **query)
     names = [name for name in found if not channels.is_image_parameter(name)]
     for first in range(0, len(names), 10):
         for parameter in ssm.get_parameters(Names=names[first : first + 10])["Parameters"]:

@@ -55,8 +55,7 @@ def leftovers(
                 if (run == run_id if run_id else _began_before(run, before))
             ]
 
-    by_region = in_regions(target, regions, find)
-    return [leftover for region in regions for leftover in by_region[region]]
+    return [left for each in in_regions(target, regions, find).values() for left in each]
 
 
 def sweep(target: Target, left: Sequence[Leftover]) -> list[Leftover]:
