@@ -106,8 +106,7 @@ def _path_in(own: Any, merged: Any, path: Path_) -> Path_:
 
 def read_table(path: Path) -> dict[str, Any]:
     """The plain data of any YAML file of this kind."""
-    data: dict[str, Any] = yaml_files.read_plain(path, versions_as_text=True)
-    return data
+    return dict(yaml_files.read_plain(path, versions_as_text=True))
 
 
 def confirmed(entry: Mapping[str, Any]) -> bool:

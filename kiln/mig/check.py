@@ -177,14 +177,12 @@ def warnings(kind: GpuType, names: Iterable[str]) -> list[str]:
 @cache
 def shipped_labels() -> dict[str, Any]:
     """The shipped map by label."""
-    labels: dict[str, Any] = _config.load(str(SHIPPED_MAP))
-    return labels
+    return dict(_config.load(str(SHIPPED_MAP)))
 
 
 def label_names(kind: GpuType) -> list[str]:
     """The labels of the shipped map and those that the GPU's profiles give."""
-    own: list[str] = _target.labels_of([kind])
-    return sorted({*shipped_labels(), *own})
+    return sorted({*shipped_labels(), *_target.labels_of([kind])})
 
 
 def labels_with(config: str) -> dict[str, Any]:
