@@ -72,7 +72,7 @@ def get(name: str) -> Component:
 
 
 def steps(recipe: Recipe) -> list[Step]:
-    """What the recipe's components do for it, in bake order."""
+    """The work of the recipe's components for it, in bake order."""
     return [get(name).for_recipe(recipe) for name in recipe.components]
 
 
