@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 # For something that never comes.
@@ -61,12 +60,6 @@ class Page:
         """Replace a field's text as a person does, by keys."""
         self.run(f"document.querySelector({json.dumps(selector)}).select()")
         self.call("Input.insertText", text=text)
-
-    def press(self, key: str, code: int, text: str = "") -> None:
-        """One key."""
-        key_ = {"key": key, "code": key, "windowsVirtualKeyCode": code}
-        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **key_)
-        self.call("Input.dispatchKeyEvent", type="keyUp", **key_)
 
     def looks(self, width: int, scheme: str = "light") -> None:
         """A window's width and the color scheme."""
@@ -149,7 +142,7 @@ def browser(path: str) -> Iterator[Browser]:
     """A browser of its own, without a window, ended at the end."""
     read_there, to = os.pipe()
     out, write_there = os.pipe()
-    with tempfile.TemporaryDirectory(prefix="kiln-chromium-") as home:
+    with tempfile.TemporaryDirectory(prefix="kiln-chromium-", ignore_cleanup_errors=True) as home:
 
         def as_it_wants() -> None:
             os.dup2(read_there, 103)
@@ -178,4 +171,3 @@ def browser(path: str) -> Iterator[Browser]:
                 process.wait()
             os.close(to)
             os.close(out)
-            shutil.rmtree(Path(home), ignore_errors=True)

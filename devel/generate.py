@@ -14,7 +14,6 @@ from pathlib import Path
 from devel import reference
 from kiln import facts
 from kiln.base.paths import ROOT
-from kiln.base.recipe import Recipe
 from kiln.base.templates import render
 from kiln.catalog import model as catalog_model
 from kiln.cli import targets
@@ -49,10 +48,11 @@ def _page(path: Path, before: str, headings: str, rows: Iterable[Sequence[str]])
 def _proven() -> str:
     """docs/test-status.md: what ran in accounts; for each row, whether the lab has tried it, its
     unconfirmed facts."""
-    rows = [
-        (each.name, "yes" if is_tried(each) else "no", str(len(unconfirmed_of_row(each))))
-        for each in load.load_recipes(_MATRIX)
-    ]
+    rows = []
+    for each in load.load_recipes(_MATRIX):
+        tried = facts.distro(each.distro.id).get("tried", {}).get(each.flavor, ())
+        seen = "yes" if each.arch in tried else "no"
+        rows.append((each.name, seen, str(len(unconfirmed_of_row(each)))))
     headings = "| row | tried in the lab | unconfirmed facts |"
     page = _page(_PROVEN_PAGE, "## The rows", headings, rows)
     before, heading, rest = page.partition("## In an AWS account\n\n")
@@ -86,12 +86,6 @@ def _cli() -> str:
     }
     shared = [(title, sorted(flags.items())) for title, flags in titles.items() if title != "Flags"]
     return render("docs/cli.md.j2", groups=groups.items(), shared=shared)
-
-
-def is_tried(recipe: Recipe) -> bool:
-    """Return True if the lab has built the row's distribution, flavor and processor."""
-    tried = facts.distro(recipe.distro.id).get("tried", {})
-    return recipe.arch in tried.get(recipe.flavor, ())
 
 
 # File → the function that makes its text, and the source.

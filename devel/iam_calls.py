@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base.paths import ROOT
-from kiln.cloud.iam import iam_facts, publishing_facts
+from kiln.facts import table
 
 SERVICES = (
     *("autoscaling", "cloudformation", "cloudwatch", "codebuild", "ec2", "kms", "logs", "s3"),
@@ -22,7 +22,7 @@ def allowed(by: str) -> set[str]:
     return {
         action
         for part in ("statements", "settings")
-        for entry in iam_facts()[part]
+        for entry in table("iam")[part]
         for action, callers in entry["actions"].items()
         if by in callers
     }
@@ -32,7 +32,7 @@ def called_in_builds() -> dict[str, str]:
     """The AWS calls of all tasks but those of kiln/publish, fleet and catalog, of stacks and of
     acceptance → file:line of their first use."""
     others = {ROOT / "kiln" / name for name in ("publish", "fleet", "catalog")}
-    roles = [publishing_facts()[role] for role in ("stack", "acceptance")]
+    roles = [table("iam_publish")[role] for role in ("stack", "acceptance")]
     of_stacks = {_module(name) for role in roles for name in role["modules"]}
     every = (ROOT / "kiln").rglob("*.py")
     return called(
@@ -44,7 +44,7 @@ def called_in(role: str) -> dict[str, str]:
     """The AWS calls of the modules, or functions (`module:function`), of one of PUBLISHING →
     file:line of their first use."""
     places: dict[str, str] = {}
-    for name in publishing_facts()[role]["modules"]:
+    for name in table("iam_publish")[role]["modules"]:
         module, _, function = name.partition(":")
         places |= called([_module(module)], function)
     return places

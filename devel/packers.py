@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-from collections.abc import Iterator
 from functools import cache
+from unittest.mock import patch
 
 from kiln.base.errors import KilnError
 from kiln.packer import program
@@ -20,15 +19,11 @@ from kiln.packer.program import Packer
 @cache
 def usable() -> tuple[Packer, ...]:
     """Each version once, the one that AMI Kiln uses first."""
-    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    paths = [
-        os.environ.get("KILN_PACKER"),
-        *(shutil.which("packer", path=folder or os.curdir) for folder in folders),
-        os.environ.get("KILN_SECOND_PACKER"),
-    ]
+    named = [os.environ.get(name) for name in ("KILN_PACKER", "KILN_SECOND_PACKER")]
+    paths = [named[0], *map(str, program.on_path("packer")), named[1]]
     newest: dict[tuple[int, int, int], Packer] = {}
     for path in dict.fromkeys(filter(None, paths)):
-        with contextlib.suppress(KilnError), _named(path):
+        with contextlib.suppress(KilnError), patch.dict(os.environ, {"KILN_PACKER": path}):
             packer = program.find_packer(install=False)
             newest.setdefault(packer.version, packer)
     return tuple(newest.values())
@@ -39,15 +34,3 @@ def in_words() -> str:
     first, *others = [str(packer) for packer in usable()] or ["no Packer"]
     also = f"; the tests of its HCL also with {', '.join(others)}" if others else ""
     return f"{first}{also}"
-
-
-@contextlib.contextmanager
-def _named(path: str) -> Iterator[None]:
-    before = os.environ.get("KILN_PACKER")
-    os.environ["KILN_PACKER"] = path
-    try:
-        yield
-    finally:
-        del os.environ["KILN_PACKER"]
-        if before is not None:
-            os.environ["KILN_PACKER"] = before

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import psutil
 
 from devel import changed, code_lines, generate, links, packers, prose, scripts
-from kiln.base import needs
+from kiln.base import needs, processes
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.cli.output import log
@@ -228,9 +228,7 @@ def side_by_side(commands: dict[str, list[str]]) -> list[Finished]:
 
 def _run(name: str, command: list[str]) -> Finished:
     started = time.monotonic()
-    done = subprocess.run(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    done = processes.run(command, cwd=ROOT)
     seconds = time.monotonic() - started
     return Finished(name, done.returncode == 0, seconds, (done.stdout + done.stderr).strip())
 

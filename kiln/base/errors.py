@@ -213,6 +213,13 @@ def refuse_errors(findings: Iterable[Finding]) -> None:
         raise KilnError("\n".join(findings_lines(refused)), findings=refused)
 
 
+def first_mistake(error: Any) -> str:
+    """The first mistake in pydantic's ValidationError: where it is, and what is wrong."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or "the whole text"
+    return f"`{where}`: {first['msg'].removeprefix('Value error, ')}"
+
+
 @contextlib.contextmanager
 def named_by(flag: str) -> Iterator[None]:
     """While inside, a file or folder that the flag named and that cannot be written is invalid

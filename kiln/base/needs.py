@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kiln.base import yaml_files
+from kiln.base import processes, yaml_files
 from kiln.base.errors import operation_failed
 from kiln.base.paths import KNOWLEDGE
 
@@ -70,11 +70,5 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
 
 
 def _apt_get(sudo: Sequence[str], words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*sudo, "apt-get", "-q", *words],
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return processes.run([*sudo, "apt-get", "-q", *words], env=environment)

@@ -46,6 +46,15 @@ def is_compiled(path: Path) -> bool:
     return "__pycache__" in path.parts or path.suffix == ".pyc"
 
 
+def files_below(top: Path) -> dict[str, Path]:
+    """The files in a folder that Python has not compiled: path in it → file, sorted."""
+    return {
+        path.relative_to(top).as_posix(): path
+        for path in sorted(top.rglob("*"))
+        if path.is_file() and not is_compiled(path)
+    }
+
+
 def near(path: Path) -> Path:
     """The path relative to the current folder, if it is inside."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from kiln.base.errors import KilnError
 
@@ -123,6 +125,13 @@ _MARK = "KILN_RUN_ID"
 _POLL_SECONDS = 0.1
 
 
+def run(command: Sequence[str | Path], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, its outputs as text. It reads no input."""
+    text = {"text": True, "encoding": "utf-8", "errors": "replace"}
+    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, **text, **more}
+    return subprocess.run(command, check=False, **how)
+
+
 def start(
     command: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[str]:
@@ -146,22 +155,31 @@ def start(
 
 
 @contextlib.contextmanager
-def ending(process: subprocess.Popen[str], stop: Stop) -> Iterator[None]:
+def beside(work: Callable[[threading.Event], None], *, joined: bool = False) -> Iterator[None]:
+    """While inside, `work` goes on in a thread: until the event is set that it gets. Unless
+    `joined`, it may outlast the block."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if joined:
+            thread.join()
+
+
+def ending(process: subprocess.Popen[str], stop: Stop) -> AbstractContextManager[None]:
     """While inside, kill a process (a session leader) and its group as soon as `stop` is set."""
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         while process.poll() is None and not over.is_set():
             if stop.is_set():
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             over.wait(_POLL_SECONDS)
 
-    over = threading.Event()
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
+    return beside(watch)
 
 
 def run_environment(run_id: str) -> dict[str, str]:

@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TextIO
 
+from kiln.base.processes import beside
 from kiln.base.vocabulary import printable
 
 _INDENT = "      "
@@ -54,7 +56,7 @@ class Progress:
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
         """A stage; its duration goes into `seconds` even if it fails."""
-        stage = Stage(self, name, self._live, self._clock)
+        stage = Stage(self, name)
         started = self._clock()
         failed = True
         try:
@@ -63,7 +65,8 @@ class Progress:
                     from rich.console import Console
 
                     running.enter_context(Console(file=self._out).status(f"{name} …"))
-                running.enter_context(self._reminding(stage))
+                # Joined, so that no line about the stage follows the line about its end.
+                running.enter_context(beside(partial(self._remind, stage), joined=True))
                 yield stage
             failed = False
         finally:
@@ -75,23 +78,10 @@ class Progress:
             with contextlib.suppress(OSError) if failed else contextlib.nullcontext():
                 self._print(f"{self._label}{mark:<6} {name:<28} {took:6.1f} s{note}")
 
-    @contextlib.contextmanager
-    def _reminding(self, stage: Stage) -> Iterator[None]:
-        """While inside, say every `reminder` seconds what the stage waits for."""
-
-        def remind() -> None:
-            while not over.wait(self._reminder):
-                self._print(f"{self._label}{'':<6} {stage.reminder()}")
-
-        over = threading.Event()
-        thread = threading.Thread(target=remind, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            # So that no line about the stage follows the line about its end.
-            thread.join()
+    def _remind(self, stage: Stage, over: threading.Event) -> None:
+        """Say every `reminder` seconds what the stage waits for."""
+        while not over.wait(self._reminder):
+            stage.say(stage.reminder())
 
     def _print(self, text: str) -> None:
         # A single write: print writes the newline separately, and rows built in parallel would mix.
@@ -103,12 +93,8 @@ class Progress:
 class Stage:
     """A running stage: its lines, what it waits for, and a note that is printed at its end."""
 
-    def __init__(
-        self, progress: Progress, name: str, live: bool, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, progress: Progress, name: str) -> None:
         self._progress = progress
-        self._live = live
-        self._clock = clock
         self.note = ""
         self._what, self._limit = "", ""
         self.waits_for(f"`{name}`")
@@ -116,12 +102,12 @@ class Stage:
     def waits_for(self, what: str, *, limit: float | None = None) -> None:
         """Say from now on that the stage waits for this, at most `limit` seconds."""
         if what != self._what:
-            self._what, self._since = what, self._clock()
+            self._what, self._since = what, self._progress._clock()
             self._limit = f" (limit {limit:.0f} s)" if limit is not None else ""
 
     def reminder(self) -> str:
         """Describe the stage's wait: for what, for how long already, and its limit."""
-        seconds = self._clock() - self._since
+        seconds = self._progress._clock() - self._since
         return f"waiting for {self._what}: {seconds:.0f} s{self._limit}"
 
     def say(self, text: str) -> None:
@@ -130,6 +116,6 @@ class Stage:
 
     def line(self, text: str) -> None:
         """Show a tool's output, indented; on a pipe only the log has it."""
-        if self._live:
+        if self._progress._live:
             for part in text.splitlines():
                 self._progress._print(f"{_INDENT}{part}")

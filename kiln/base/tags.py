@@ -36,24 +36,6 @@ CUDA = tag("cuda")
 NCCL = tag("nccl")
 EFA = tag("efa")
 
-# The tags of every resource of a bake, in the order of docs/records.md.
-BAKE_TAGS = (
-    RECIPE,
-    RECIPE_DIGEST,
-    INPUT_DIGEST,
-    RUN_ID,
-    GIT_COMMIT,
-    SOURCE_AMI,
-    TARGET,
-    DISTRO,
-    FLAVOR,
-    ARCH,
-    DRIVER,
-    KERNEL_MODULE,
-    CUDA,
-    NCCL,
-    EFA,
-)
 # The verdict of the AMI checks: `pass` or `fail`, when, by which commit.
 VERIFIED = tag("verified")
 # The same, of checks on an instance that booted the AMI's own kernel in the lab.

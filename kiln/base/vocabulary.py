@@ -60,6 +60,11 @@ class Form:
             raise KilnError(f"{called} {shown(text)} is not {self.what}")
         return str(text)
 
+    def optional(self, text: object, called: str) -> None:
+        """Require a text that is not None to match."""
+        if text is not None:
+            self.required(text, called)
+
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
 

@@ -164,8 +164,7 @@ def parse_plain(text: str, name: str, *, versions_as_text: bool = False) -> Any:
 
 def parse_template(text: str) -> dict[str, Any]:
     """A CloudFormation template as plain data, in the long form: `!Ref x` is {"Ref": "x"}."""
-    data: dict[str, Any] = _read(text, "the template", _TemplateLoader)[1]
-    return data
+    return dict(_read(text, "the template", _TemplateLoader)[1])
 
 
 def _read(text: str, name: str, kind: type[_Loader]) -> tuple[yaml.Node | None, Any]:

@@ -26,6 +26,7 @@ from kiln.catalog.model import (
 from kiln.cloud.images import Image, own_images
 from kiln.cloud.target import Target
 from kiln.compat.which import judged_rows, rows_on
+from kiln.facts import InstanceType
 from kiln.image.diff import Change, compare_records, severity_counts
 from kiln.image.version_info import read_version_info
 from kiln.matrix.model import Publish
@@ -44,13 +45,11 @@ def gather_catalog(
     settings: Mapping[str, Publish],
     regions: Sequence[str],
     say: Say,
-    *,
-    types: Sequence[str] | None = None,
 ) -> Gathered:
     """Return the catalog of the target's account, with the records that are here.
 
-    `settings` are the lines' own; `types` the instance types that can be chosen, by default all
-    that are offered. `say` gets what cannot be shown, such as a statement that nobody may read.
+    `settings` are the lines' own. `say` gets what cannot be shown, such as a statement that nobody
+    may read.
     """
     rows = channel_rows(target, regions, settings)
     own = {image.ami_id: image for image in own_images(target)}
@@ -78,6 +77,7 @@ def gather_catalog(
                 images=tuple(images),
             )
         )
+    offered = [kind for kind in facts.instances().values() if kind.offered]
     # What can be had stands before what the matrix only promises.
     lines.sort(key=lambda line: not line.channels)
     return Gathered(
@@ -88,7 +88,7 @@ def gather_catalog(
             region=target.region,
             regions=tuple(dict.fromkeys([target.region, *regions])),
             lines=tuple(lines),
-            types=served_types(list(by_line.values()), [line.line for line in lines], types),
+            types=served_types(list(by_line.values()), [line.line for line in lines], offered),
         ),
         known,
     )
@@ -276,14 +276,12 @@ def line_about(
 
 
 def served_types(
-    recipes: Sequence[Recipe], lines: Sequence[str], types: Sequence[str] | None = None
+    recipes: Sequence[Recipe], lines: Sequence[str], types: Sequence[InstanceType]
 ) -> tuple[ServedType, ...]:
-    """Return an entry for each instance type that a recipe serves; `lines` gives the indices."""
-    if types is None:
-        types = [kind.type for kind in facts.instances().values() if kind.offered]
+    """Return an entry for each of the types that a recipe serves; `lines` gives the indices."""
     index = {recipe.name: lines.index(recipe.channel_line) for recipe in recipes}
     rows = judged_rows(recipes)
-    answers = [(name, rows_on(facts.instance(name), rows)) for name in types]
+    answers = [(kind.type, rows_on(kind, rows)) for kind in types]
     return tuple(
         ServedType(
             name,

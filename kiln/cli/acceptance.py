@@ -41,8 +41,7 @@ def acceptance(
     from kiln.pipeline.evidence import write_evidence
     from kiln.publish.regions import require_regions
 
-    if ami is not None:
-        vocabulary.AMI_ID.required(ami, "--ami")
+    vocabulary.AMI_ID.optional(ami, "--ami")
     limit, recipes = positive_number(budget, "--budget"), load.load_recipes()
     rows = [flags.select(recipes, name=each)[0] for each in name] or [steps.usual_row()]
     target = Target("a dry run", place.region or load.default_region() or DEFAULT_REGION)

@@ -36,7 +36,7 @@ from kiln.matrix import flags, load
 from kiln.matrix.model import Publish
 from kiln.pipeline.evidence import Evidence, Outcome, StepResult
 from kiln.pipeline.records import all_of
-from kiln.publish import channels, lines, promote, publish, retire
+from kiln.publish import channels, copies, lines, promote, publish, retire
 from kiln.publish.regions import in_regions
 from kiln.telemetry.settings import Telemetry
 
@@ -255,20 +255,20 @@ def _built(made: Acceptance, row: Recipe, **settings: Any) -> str:
 
 def _verified_copy(made: Acceptance, ami_id: str, instance_type: str) -> str:
     """Make an AMI like this one, which carries the walk's id, and verify it on a type."""
-    source, ec2 = images.require_image(made.target, ami_id), aws.client("ec2", made.target)
+    source = images.require_image(made.target, ami_id)
     if (row := source.tags.get(tags.RECIPE)) != made.rows[0].name:
         raise operation_failed(f"{ami_id} is not of {made.rows[0].name}: --name {row}")
-    others = {name: text for name, text in source.tags.items() if not name.startswith("aws:")}
-    others.pop(tags.SOURCE_IMAGE, None)  # `publish` gives it to copies
-    listed = cleanup.tags(made.run.id, **{k: v for k, v in others.items() if k != tags.RUN_ID})
+    # `publish` gives copies a tag of their origin.
+    not_ours = ("aws:", tags.RUN_ID, tags.SOURCE_IMAGE)
+    others = {key: text for key, text in source.tags.items() if not key.startswith(not_ours)}
+    listed = cleanup.tags(made.run.id, **others)
     tagged = [{"ResourceType": kind, "Tags": listed} for kind in ("image", "snapshot")]
     with aws.explained(f"{ami_id} could not be copied"):
         wanted = {"SourceImageId": ami_id, "SourceRegion": made.target.region}
         wanted["Name"] = f"{row}-{len(made.amis)}-{made.run.id}"
+        ec2 = aws.client("ec2", made.target)
         copy = ec2.copy_image(**wanted, TagSpecifications=tagged)["ImageId"]
-        every = {"Delay": made.target.wait_seconds, "MaxAttempts": 960}
-        for state in ("image_exists", "image_available"):
-            ec2.get_waiter(state).wait(ImageIds=[copy], WaiterConfig=every)
+    copies.wait_for_copy(made.target, copy)
     said = _verified(made, copy, instance_type)
     made.amis.append(copy)
     return said
@@ -356,11 +356,11 @@ def _launch(made: Acceptance) -> str:
 
 def _started(made: Acceptance, **request: Any) -> tuple[str, str]:
     """Launch an instance, and wait until it passes EC2's status checks; its id and its AMI's."""
-    ec2, every = aws.client("ec2", made.target), {"Delay": made.target.wait_seconds}
+    ec2, every = aws.client("ec2", made.target), made.target.wait_seconds
     with aws.explained("an instance could not be launched"):
         instance = ec2.run_instances(MinCount=1, MaxCount=1, **request)["Instances"][0]
-        waiter = ec2.get_waiter("instance_status_ok")
-        waiter.wait(InstanceIds=[instance["InstanceId"]], WaiterConfig=every)
+        ids = [instance["InstanceId"]]
+        aws.wait(ec2, "instance_status_ok", limit=_PATIENCE, every=every, InstanceIds=ids)
     return instance["InstanceId"], instance["ImageId"]
 
 
@@ -467,18 +467,19 @@ def _retire(made: Acceptance) -> str:
     kinds = (channels.image_parameter, channels.release_parameter)
     names = [kind(made.line.name, name) for name in made.line.settings.channels for kind in kinds]
 
-    def retire_there(region: str) -> str:
-        place, done = made.target.in_region(region), list[retire.Going]()
-        with aws.explained(f"the channels could not be deleted in {region}"):
-            aws.ssm(place).delete_parameters(Names=names)
+    def retire_there(there: Target) -> str:
+        done = list[retire.Going]()
+        with aws.explained(f"the channels could not be deleted in {there.region}"):
+            aws.ssm(there).delete_parameters(Names=names)
         for step in get_args(retire.RetireStep)[:3]:
-            own = [retire.Going(each.ami_id, region, step, "") for each in _own(made, place)]
-            done += retire.retire(place, retire.Retirement(tuple(own))).would
+            own = [retire.Going(each.ami_id, there.region, step, "") for each in _own(made, there)]
+            done += retire.retire(there, retire.Retirement(tuple(own))).would
         if errors := dict.fromkeys(each.error for each in done if each.error):
             raise operation_failed("; ".join(errors))
         return ", ".join(each.ami_id for each in done if each.step == "deregister")
 
-    gone = in_regions([made.target.region, made.second_region], retire_there)
+    regions = (made.target.region, made.second_region)
+    gone = in_regions(made.target, regions, retire_there)
     return ", ".join(filter(None, gone.values())) or "no AMI was made"
 
 

@@ -128,8 +128,7 @@ def catalog(
     from kiln.base.paths import build_dir
     from kiln.publish.lines import regions_to_show
 
-    if publish:
-        vocabulary.S3_PLACE.required(publish, "--publish")
+    vocabulary.S3_PLACE.optional(publish, "--publish")
     shown = regions_to_show(regions)
     folder = Path(out) if out else build_dir() / "catalog"
     made = make_catalog(place.choose_running(), shown, records, folder, publish)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base import errors, needs, vocabulary
+from kiln.base import errors, needs, overlay, vocabulary
 from kiln.base.errors import INVALID_INPUT, OPERATION_FAILED, KilnError
 from kiln.cli.options import RecordSettings, Rows
 from kiln.cli.output import log, output, table
@@ -127,7 +127,6 @@ def check_answer(versions: dict[str, str | None], *, strict: bool) -> dict[str, 
 
     The beginning of a driver version selects rows, a whole version with a distribution does not.
     """
-    from kiln.base import overlay
     from kiln.compat import engine
     from kiln.compat.engine import unconfirmed_of_row
     from kiln.components import rendered
@@ -337,7 +336,6 @@ def render(rows: Rows, check: bool = False) -> int:
 @task("Matrix")
 def validate(rows: Rows, no_install: bool = False) -> int:
     """Validate the rendered HCL with the policy and Packer."""
-    from kiln.base.errors import findings_lines
     from kiln.packer import program
     from kiln.packer import validate as validation
     from kiln.packer.render import renewal, shown_packer, stale_files
@@ -353,7 +351,9 @@ def validate(rows: Rows, no_install: bool = False) -> int:
     output(
         answer,
         *(f"{'INVALID' if found else 'valid'}  {name}" for name, found in results.items()),
-        *findings_lines(errors.by_cause(each for found in results.values() for each in found)),
+        *errors.findings_lines(
+            errors.by_cause(each for found in results.values() for each in found)
+        ),
         f"{valid} of {len(answer)} AMIs have valid HCL; not judged here: whether their versions "
         "exist and work together (./invoke check)",
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kiln.cloud.target import Target
     from kiln.publish.lines import Line
     from kiln.publish.night import DueRow, RowResult
-    from kiln.publish.publish import Publication
+    from kiln.publish.promote import Moves
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,8 @@ class Report(Flags):
         if self.out is not None:
             with named_by("--out"):
                 Path(self.out).mkdir(parents=True, exist_ok=True)
-        if self.topic is not None:
-            vocabulary.TOPIC.required(self.topic, "--topic")
-        if self.catalog:
-            vocabulary.S3_PLACE.required(self.catalog, "--catalog")
+        vocabulary.TOPIC.optional(self.topic, "--topic")
+        vocabulary.S3_PLACE.optional(self.catalog, "--catalog")
 
     def show(self, results: list[RowResult], target: Target, records: RecordSettings) -> int:
         """Write, send and print the report, and renew the catalog; return the exit status."""
@@ -93,7 +91,7 @@ def nightly(
             due, options, target, progress, install=install, on_failure=failed
         )
 
-    def publish(line: Line, ami_id: str) -> Publication:
+    def publish(line: Line, ami_id: str) -> Moves:
         bucket, boot = records.open_bucket(target, line.recipe), smoke_test(install=install)
         return publish_built(line, ami_id, target, bucket=bucket, smoke_test=boot, say=log)
 
@@ -266,8 +264,7 @@ def deploy_codebuild(
         text = f"{stack} is gone" if gone else f"there is no stack {stack}"
         output({"stack": stack, "deleted": gone}, text)
         return
-    if permissions_boundary:
-        vocabulary.POLICY_ARN.required(permissions_boundary, "--permissions-boundary")
+    vocabulary.POLICY_ARN.optional(permissions_boundary, "--permissions-boundary")
     account = default_account()
     flags = {
         "Repository": repository,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, did_you_mean
 from kiln.cli.options import Place, RecordSettings
 from kiln.cli.output import log, output, table
 from kiln.cli.task import task
@@ -41,7 +41,6 @@ def publish(
     regions: instead of the row's: --regions eu-west-1,us-west-2
     smoke: boot the image of each region and check it before its channel moves
     """
-    from kiln.base import vocabulary
     from kiln.matrix import flags, load
     from kiln.pipeline import verify
     from kiln.publish import lines
@@ -50,8 +49,7 @@ def publish(
     (recipe,) = flags.select(load.load_recipes(), name=name)
     settings = lines.with_regions(load.load_publishing()[recipe.name], regions)
     line = lines.Line(recipe, settings)
-    if ami is not None:
-        vocabulary.AMI_ID.required(ami, "--ami")
+    vocabulary.AMI_ID.optional(ami, "--ami")
     target = place.choose()
     boot = verify.smoke_test(install=not no_install) if smoke else None
     bucket = records.open_bucket(target, recipe)
@@ -110,8 +108,7 @@ def rollback(line: str, channel: str, to: str | None = None, why: str = "", *, p
     from kiln.publish.promote import roll_back
 
     row = load_line(line)
-    if to is not None:
-        vocabulary.AMI_ID.required(to, "--to")
+    vocabulary.AMI_ID.optional(to, "--to")
     back = roll_back(row, channel, place.choose(), to=to, why=why, say=log)
     text = f"{channel} of {line} holds {back.release.ami_name} again"
     output(back.steps, text)
@@ -222,8 +219,7 @@ def sweep(
 
     if older_than < 1:
         raise KilnError("--older-than is at least 1: a younger run may be at work")
-    if run is not None:
-        vocabulary.RUN_ID.required(run, "--run")
+    vocabulary.RUN_ID.optional(run, "--run")
     named = named_regions(regions) if regions is not None else None
     target = place.choose_running()
     everywhere = named or sweeping.regions_of_account(target)
@@ -252,7 +248,6 @@ def verify_provenance(ami: str, key: str | None = None, *, place: Place) -> int:
     ami: the AMI, in the region of --region: ami-0123456789abcdef0
     key: the signer's public key (default: that of `publish.sign`): --key key.pem
     """
-    from kiln.base import vocabulary
     from kiln.cloud.images import find_image
     from kiln.publish import lines, provenance
 
@@ -294,19 +289,18 @@ def iam_policy(
     account: only resources of this account: --account 111122223333
     list: show the policies, their tasks and who attaches them
     """
-    from kiln.base.errors import did_you_mean
+    from kiln import facts
     from kiln.cloud import iam
     from kiln.publish.regions import require_regions
 
-    policies = iam.iam_facts()["policies"]
+    policies = facts.table("iam")["policies"]
     if list:
         rows = [(name, each["tasks"], each["who"]) for name, each in policies.items()]
         output(policies, table(("POLICY", "TASKS", "ATTACHED TO"), rows))
         return
     if task not in policies:
         raise KilnError(f"there is no policy for {task}", hint=did_you_mean(task, policies))
-    if account is not None:
-        vocabulary.ACCOUNT.required(account, "--account")
+    vocabulary.ACCOUNT.optional(account, "--account")
     chosen = require_regions(regions.split(","), "--regions") if regions else []
     part = "statements" if task == "build" else task
     document = iam.policy(part, regions=chosen, account=account or "")

@@ -48,8 +48,7 @@ def choose(wanted: str = "auto", region: str | None = None, vendors: str | None 
         raise KilnError(f"--target {wanted} is not known", hint=did_you_mean(wanted, KINDS))
     if vendors and vendors not in VENDORS:
         raise KilnError(f"--vendors {vendors!r} is not known", hint=did_you_mean(vendors, VENDORS))
-    if region is not None:
-        vocabulary.REGION.required(region, "--region")
+    vocabulary.REGION.optional(region, "--region")
     why = "--target lab" if wanted == "lab" else "no AWS credentials found"
     if wanted != "lab":
         endpoint = os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/")

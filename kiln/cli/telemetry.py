@@ -80,8 +80,7 @@ class Instances(Flags):
         """Return where the instances are, and which; `bucket` is to be one of S3."""
         from kiln.fleet.machines import find_machines, parse_targets
 
-        if bucket is not None:
-            vocabulary.BUCKET.required(bucket, "--bucket")
+        vocabulary.BUCKET.optional(bucket, "--bucket")
         selected = parse_targets(self.targets)
         target = place.choose()
         return target, find_machines(target, selected)

@@ -35,23 +35,17 @@ class Endpoint(Protocol):
 _ENCODED = re.compile(r"\s*Encoded authorization failure message: ([\w-]+)\.?")
 
 
-@cache
-def _errors() -> dict[str, dict[str, Any]]:
-    errors: dict[str, dict[str, Any]] = tables.read_messages()["aws"]
-    return errors
-
-
 def is_permanent(error: ClientError) -> bool:
     """Return True if asking again changes nothing as long as a person does nothing."""
     code = error.response["Error"].get("Code", "")
-    return bool(_errors().get(code, {}).get("permanent"))
+    return bool(tables.read_messages()["aws"].get(code, {}).get("permanent"))
 
 
 def hint_in(text: str) -> str:
     """Return the hint for the AWS error code in a text, such as Packer's output; "" without one."""
     hints = (
         str(row["hint"])
-        for code, row in _errors().items()
+        for code, row in tables.read_messages()["aws"].items()
         if "hint" in row and re.search(row.get("pattern", rf"\b{code}\b"), text)
     )
     hint = next(hints, "")
@@ -106,13 +100,6 @@ def _session(*, configured: bool) -> Any:
     }
     no_file = (None, None, os.devnull, None)
     return Session({**defaults, "config_file": no_file, "credentials_file": no_file})
-
-
-def forget_clients() -> None:
-    """Make the next clients read the credentials and settings of the environment again."""
-    client.cache_clear()
-    s3.cache_clear()
-    _session.cache_clear()
 
 
 def ec2(target: Endpoint, *, attempts: int = 6) -> EC2Client:
@@ -219,6 +206,18 @@ def explained(what: str) -> Iterator[None]:
         raise operation_failed(f"{what}: {error}", hint=hint_in(str(error))) from None
 
 
+@contextmanager
+def tolerated(accepted: Callable[[ClientError], bool]) -> Iterator[None]:
+    """End the block without an error where AWS answers with one that is accepted."""
+    from botocore.exceptions import ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        if not accepted(error):
+            raise
+
+
 # botocore's words for a state that is not the one waited for, and for one that it calls a failure.
 _PENDING = ("Max attempts exceeded", "terminal failure state")
 
@@ -319,6 +318,6 @@ def _on_ec2() -> bool:
 
 
 def paginated(client: Any, operation: str, key: str, **query: Any) -> Iterator[Any]:
-    """Yield what all pages of an operation's answer have under a key."""
-    for page in client.get_paginator(operation).paginate(**query):
-        yield from page[key]
+    """Yield what all pages of an operation's answer have under a key, or at a path such as
+    `Reservations[].Instances`."""
+    yield from client.get_paginator(operation).paginate(**query).search(f"{key}[] || `[]`")

@@ -124,15 +124,9 @@ def _noted(done: Removal, *left: str) -> Iterator[None]:
 
     A resource that no longer exists is not a failure.
     """
-    from botocore.exceptions import ClientError
-
     try:
-        with aws.explained("not removed"):
-            try:
-                yield
-            except ClientError as error:
-                if not is_not_there(error):
-                    raise
+        with aws.explained("not removed"), aws.tolerated(is_not_there):
+            yield
     except KilnError as error:
         done.failures.append(str(error))
         done.left += left
@@ -311,14 +305,9 @@ def _tagged(kind: str, key: str, described: Iterable[Any], run_id: str) -> list[
 
 def _instances(client: EC2Client, run_id: str, *filters: Any) -> list[Any]:
     """The run's instances as EC2 describes them, also those that have ended."""
-    pages = client.get_paginator("describe_instances").paginate(Filters=[*_mine(run_id), *filters])
-    return [
-        instance
-        for page in pages
-        for reservation in page["Reservations"]
-        for instance in reservation["Instances"]
-        if _is_tagged(instance, run_id)
-    ]
+    query = {"Filters": [*_mine(run_id), *filters]}
+    found = aws.paginated(client, "describe_instances", "Reservations[].Instances", **query)
+    return [instance for instance in found if _is_tagged(instance, run_id)]
 
 
 def _images(client: EC2Client, run_id: str) -> list[Resource]:

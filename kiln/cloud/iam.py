@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kiln.base import tags, yaml_files
-from kiln.base.paths import KNOWLEDGE, ROOT
+from kiln.base import tags
+from kiln.base.paths import ROOT
 from kiln.facts import table
 
 POLICY_FILE = ROOT / "docs" / "iam-policy.json"
@@ -28,20 +27,6 @@ PUBLISHING = ("publish", "promote", "retire", "plan", "stack", "fleet", "catalog
 _ANY_ACCOUNT = re.compile(r"^(arn:aws:[^:]*:[^:]*:)\*:")
 
 
-@cache
-def iam_facts() -> dict[str, Any]:
-    """`kiln/facts/knowledge/iam.yaml`."""
-    data: dict[str, Any] = yaml_files.read_plain(KNOWLEDGE / "iam.yaml")
-    return data
-
-
-@cache
-def publishing_facts() -> dict[str, Any]:
-    """`kiln/facts/knowledge/iam_publish.yaml`."""
-    data: dict[str, Any] = yaml_files.read_plain(KNOWLEDGE / "iam_publish.yaml")
-    return data
-
-
 def policy(
     part: str = "statements", *, regions: Sequence[str] = (), account: str = ""
 ) -> dict[str, Any]:
@@ -50,7 +35,7 @@ def policy(
 
     `regions` replace those of iam.yaml; with `account` the ARNs name that account.
     """
-    ours = publishing_facts()[part] if part in PUBLISHING else {"statements": iam_facts()[part]}
+    ours = table("iam_publish")[part] if part in PUBLISHING else {"statements": table("iam")[part]}
     statements = [_statement(entry) for entry in ours["statements"]]
     for other in ours.get("with", ()):
         more = policy(other)["Statement"]
@@ -90,16 +75,11 @@ def _statement(entry: dict[str, Any]) -> dict[str, Any]:
     return statement
 
 
-def _owners(entry: dict[str, Any]) -> dict[str, Any]:
-    return {"StringEquals": {"ec2:Owner": iam_facts()["owners"]}}
-
-
 def _types(entry: dict[str, Any]) -> dict[str, Any]:
     """The families of the known GPU instance types, and what else may bake."""
     families = {f"{row['type'].split('.')[0]}.*" for row in table("instances")["types"]}
-    return {
-        "StringLike": {"ec2:InstanceType": sorted({*families, *iam_facts()["more_instance_types"]})}
-    }
+    more = table("iam")["more_instance_types"]
+    return {"StringLike": {"ec2:InstanceType": sorted({*families, *more})}}
 
 
 # What each word of `only` means: an entry → its condition in IAM's words.
@@ -107,7 +87,7 @@ _CONDITIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "new_of_a_run": lambda entry: {"Null": {f"aws:RequestTag/{tags.RUN_ID}": "false"}},
     "of_a_run": lambda entry: {"Null": {f"aws:ResourceTag/{tags.RUN_ID}": "false"}},
     "at_creation": lambda entry: {"StringEquals": {"ec2:CreateAction": entry["creating"]}},
-    "regions": lambda entry: {"StringEquals": {"aws:RequestedRegion": iam_facts()["regions"]}},
+    "regions": lambda entry: {"StringEquals": {"aws:RequestedRegion": table("iam")["regions"]}},
     "types": _types,
-    "owners": _owners,
+    "owners": lambda entry: {"StringEquals": {"ec2:Owner": table("iam")["owners"]}},
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import vocabulary
 from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.base.tags import KEEP, LINE, RECIPE, RETIRING, RUN_ID
+from kiln.base.tags import LINE, RECIPE, RETIRING, RUN_ID
 from kiln.base.vocabulary import as_time, read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.target import ParentAmi, Target
@@ -61,11 +61,6 @@ class Image:
         passed = self.deprecated is not None and self.deprecated <= utc_now()
         return self.retiring or passed
 
-    @property
-    def kept_by_tag(self) -> bool:
-        """True if somebody has tagged it kiln:keep."""
-        return KEEP in self.tags
-
 
 def find_image(target: Target, ami_id: str) -> Image | None:
     """Return the AMI of that id in the target's region, disabled or not; None if it is gone."""
@@ -110,16 +105,10 @@ def list_images(target: Target, **query: Any) -> Iterator[Image]:
 
     EC2's errors are botocore's.
     """
-    from botocore.exceptions import ClientError
-
-    pages = aws.ec2(target).get_paginator("describe_images")
-    try:
-        for page in pages.paginate(IncludeDeprecated=True, **query):
-            for image in page["Images"]:
-                yield as_image(target.region, image)
-    except ClientError as error:
-        if not aws.is_gone(error):
-            raise
+    query = {"IncludeDeprecated": True, **query}
+    with aws.tolerated(aws.is_gone):
+        for image in aws.paginated(aws.ec2(target), "describe_images", "Images", **query):
+            yield as_image(target.region, image)
 
 
 def as_image(region: str, image: ImageTypeDef) -> Image:

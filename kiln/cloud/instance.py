@@ -66,15 +66,10 @@ class Machine:
     def ssh(self, *arguments: str, timeout: float = _SSH_TIMEOUT) -> tuple[int, str, str]:
         """Run ssh with these arguments after the address. Returns exit status, stdout, stderr."""
         try:
-            done = subprocess.run(
+            done = processes.run(
                 ["ssh", "-F", str(self.ssh_config), f"{self.user}@{self.address}", *arguments],
                 env={**os.environ, **processes.run_environment(self.run_id)},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
                 timeout=timeout,
-                check=False,
             )
         except subprocess.TimeoutExpired:
             return _SSH_FAILED, "", f"no answer within {timeout:.0f} s"

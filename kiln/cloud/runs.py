@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated
@@ -17,7 +18,7 @@ from typing import IO, Annotated
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kiln.base import processes, vocabulary
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError, first_mistake, operation_failed
 from kiln.base.paths import ROOT, build_dir, remove_short_path
 from kiln.base.processes import Stop
 from kiln.base.progress import Progress
@@ -165,9 +166,7 @@ def _read_state(path: Path) -> State:
     try:
         state = State.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole file"
-        raise KilnError(f"not the state of a run: `{where}`: {first['msg']}") from None
+        raise KilnError(f"not the state of a run: {first_mistake(error)}") from None
     if state.run_id != path.parent.name:
         raise KilnError(f"`run_id` {state.run_id} is not the name of its folder")
     return state
@@ -223,10 +222,9 @@ def clean_dead_runs(target: Target, progress: Progress) -> None:
             run.mark_clean()
 
 
-@contextlib.contextmanager
 def watching(
     run_id: str, target: Target, stop: Stop, *, every: float | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """While inside, give `stop` up as soon as EC2 cannot answer the run's questions any more.
 
     That is when the target is gone, or when EC2 refuses twice in a row with an error that asking
@@ -236,7 +234,7 @@ def watching(
     """
     seconds = every or max(target.wait_seconds, _EVERY)
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         refusals = 0
         while not over.wait(seconds) and not stop.is_given_up:
             if gone := target.hooks.gone():
@@ -247,13 +245,8 @@ def watching(
             if refused and refusals >= _REFUSALS:
                 stop.give_up(refused, grace=_GRACE)
 
-    over = threading.Event()
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        # Not joined: a question without an answer may last a minute.
-        over.set()
+    # Not joined: a question without an answer may last a minute.
+    return processes.beside(watch)
 
 
 def _refusal(run_id: str, target: Target) -> KilnError | None:

@@ -72,8 +72,8 @@ def deploy_stack(
                 return stack_outputs(present)
             raise operation_failed(f"the stack {name} could not be deployed: {reason}") from None
         if present:
-            pages = client.get_paginator("describe_change_set").paginate(**which)
-            for change in pages.search("Changes[].ResourceChange"):
+            key = "Changes[].ResourceChange"
+            for change in aws.paginated(client, "describe_change_set", key, **which):
                 say(_change_text(change))
         if plan:
             client.delete_change_set(**which)
@@ -139,10 +139,9 @@ def stack_alarms(target: Target, name: str) -> list[dict[str, Any]]:
     client = aws.client("cloudwatch", target)
     found = []
     with aws.explained(f"the alarms of {name} could not be looked up"):
-        pages = client.get_paginator("describe_alarms").paginate(
-            AlarmNamePrefix=f"{name}-", AlarmTypes=["MetricAlarm", "CompositeAlarm"]
-        )
-        for alarm in pages.search("[MetricAlarms, CompositeAlarms][][]"):
+        query = {"AlarmNamePrefix": f"{name}-", "AlarmTypes": ["MetricAlarm", "CompositeAlarm"]}
+        both = "[MetricAlarms, CompositeAlarms][]"
+        for alarm in aws.paginated(client, "describe_alarms", both, **query):
             state, reason = alarm["StateValue"], alarm.get("StateReason", "")
             shown = {"name": alarm["AlarmName"], "state": state, "reason": reason}
             queries = [metric.get("Expression", "") for metric in alarm.get("Metrics", [])]
@@ -185,8 +184,8 @@ def _change_text(change: Mapping[str, Any]) -> str:
 
 
 def _events(client: Any, stack_id: str) -> list[Any]:
-    pages = client.get_paginator("describe_stack_events").paginate(StackName=stack_id)
-    return list(pages.search("StackEvents[]"))[::-1]
+    events = aws.paginated(client, "describe_stack_events", "StackEvents", StackName=stack_id)
+    return list(events)[::-1]
 
 
 def _follow(client: Any, waiter: str, stack_id: str, told: int, say: Say) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import overlay
+from kiln.base.recipe import Recipe
 from kiln.components import stack, system
 from kiln.components.component import Component, Download, Step
 
-__all__ = ["Component", "Download", "Step", "everything", "get", "is_ours", "names", "selected"]
+# Imported from here.
+__all__ = ["Component", "Download", "Step"]
 
 _IN_BAKE_ORDER = (
     system.PACKAGE_SNAPSHOT,
@@ -67,6 +69,11 @@ def names() -> list[str]:
 def get(name: str) -> Component:
     """The component of that name. Raises KeyError if there is none."""
     return _by_name(overlay.overlays())[name]
+
+
+def steps(recipe: Recipe) -> list[Step]:
+    """The work of the recipe's components for it, in bake order."""
+    return [get(name).for_recipe(recipe) for name in recipe.components]
 
 
 def is_ours(name: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kiln import components, facts
+from kiln import facts
 from kiln.base.recipe import Recipe
 from kiln.components import Step
 from kiln.components.component import operating_system
@@ -124,8 +124,3 @@ def _fields(recipe: Recipe) -> dict[str, str]:
         "release": recipe.package_snapshot or "latest",
         **facts.table("downloads")["processors"][recipe.arch],
     }
-
-
-def steps(recipe: Recipe) -> tuple[Step, ...]:
-    """Return the steps of the recipe's components, in bake order."""
-    return tuple(components.get(name).for_recipe(recipe) for name in recipe.components)

@@ -179,18 +179,9 @@ def replaced_files() -> dict[str, str]:
 
 
 def _overlay_files() -> list[tuple[str, Path]]:
-    return [pair for top in own_files("runtime") for pair in _files_below(top).items()]
+    return [pair for top in own_files("runtime") for pair in paths.files_below(top).items()]
 
 
 @cache
 def _shipped(top: Path) -> Mapping[str, Path]:
-    return _files_below(top)
-
-
-def _files_below(top: Path) -> dict[str, Path]:
-    """The files of a runtime/: path on the image → file."""
-    return {
-        path.relative_to(top).as_posix(): path
-        for path in sorted(top.rglob("*"))
-        if path.is_file() and not paths.is_compiled(path)
-    }
+    return paths.files_below(top)

@@ -114,7 +114,7 @@ def _fabric_environment(recipe: Recipe) -> dict[str, str]:
         "NVIDIA_FABRICMANAGER_PACKAGES": _fabric_manager(recipe),
         "NVLSM_PACKAGES": packages(recipe, "nvlsm", nvlsm) if nvlsm else "",
         "NVLSM_OS_PACKAGES": packages(recipe, "nvlsm-libraries") if nvlsm else "",
-        "NVLSM_PROGRAM": facts.nvlsm_program() if nvlsm else "",
+        "NVLSM_PROGRAM": facts.table("drivers")["nvlsm"]["program"] if nvlsm else "",
     }
 
 

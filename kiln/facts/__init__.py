@@ -13,7 +13,6 @@ from kiln.facts.drivers import bundles_plugin as bundles_plugin
 from kiln.facts.drivers import cuda_release as cuda_release
 from kiln.facts.drivers import driver_cuda as driver_cuda
 from kiln.facts.drivers import efa_plugin as efa_plugin
-from kiln.facts.drivers import nvlsm_program as nvlsm_program
 from kiln.facts.drivers import nvlsm_versions as nvlsm_versions
 from kiln.facts.drivers import supported_branches as supported_branches
 from kiln.facts.instance_types import InstanceType as InstanceType

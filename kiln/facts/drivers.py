@@ -88,11 +88,6 @@ def driver_cuda(driver: str) -> str:
     return runs[-1] if runs else majors[0]
 
 
-def nvlsm_program() -> str:
-    """Return the path of NVLSM's program, that fabric manager starts."""
-    return str(table("drivers")["nvlsm"]["program"])
-
-
 def nvlsm_versions() -> list[str]:
     """The known releases of NVLSM, oldest first."""
     return sorted(table("drivers")["nvlsm"]["versions"], key=versions.key)
@@ -116,15 +111,8 @@ def efa_plugin(installer: str) -> str | None:
     return releases[last]["ofi_nccl"] if last else None
 
 
-def first_with_plugin(arch: str, distro: str) -> str | None:
-    """The first EFA installer that bundles aws-ofi-nccl on that processor and distribution; None
-    if none does."""
-    efa = table("efa")
-    only_on = efa["bundles_plugin_on"].get(arch)
-    return None if only_on and distro not in only_on else str(efa["bundles_plugin_from"][arch])
-
-
 def bundles_plugin(installer: str, arch: str, distro: str) -> bool:
     """Return True if this EFA installer bundles aws-ofi-nccl on that processor and distribution."""
-    first = first_with_plugin(arch, distro)
-    return first is not None and versions.at_least(installer, first)
+    efa = table("efa")
+    served = efa["bundles_plugin_on"].get(arch, [distro])
+    return distro in served and versions.at_least(installer, efa["bundles_plugin_from"][arch])

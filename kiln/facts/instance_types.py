@@ -77,11 +77,6 @@ class InstanceType:
         return bool(self.efa_cards)
 
     @property
-    def efa_on_first_card(self) -> bool:
-        """True if the interface with the instance's address can be one of EFA too."""
-        return self.efa_published and 0 in self.efa_cards
-
-    @property
     def efa_published(self) -> bool:
         """True if somebody has published which of its network cards have EFA."""
         return self.confirmed and not {"efa", "network_cards"} & {*self.unsure}

@@ -72,12 +72,13 @@ def _over(base: Any, own: Any) -> Any:
         return own
     if not own or not all(isinstance(entry, dict) for entry in (*base, *own)):
         return own or base
-    twins = [_twin(entry, base) for entry in own]
-    if _name_key(base) is None:
+    name = _name_key(base)
+    if name is None:
         return [*own, *base]
-    changed = {id(twin): entry for entry, twin in zip(own, twins, strict=True) if twin is not None}
-    kept = [_over(entry, changed[id(entry)]) if id(entry) in changed else entry for entry in base]
-    return [*kept, *(entry for entry, twin in zip(own, twins, strict=True) if twin is None)]
+    known = [entry[name] for entry in base]
+    changed = {entry[name]: entry for entry in own if entry.get(name) in known}
+    kept = [_over(entry, changed.get(entry[name], {})) for entry in base]
+    return [*kept, *(entry for entry in own if entry.get(name) not in known)]
 
 
 def _name_key(entries: list[Any]) -> str | None:
@@ -85,12 +86,6 @@ def _name_key(entries: list[Any]) -> str | None:
     if not entries or not all(isinstance(entry, dict) for entry in entries):
         return None
     return next((key for key in _NAMES if all(key in entry for entry in entries)), None)
-
-
-def _twin(entry: Any, entries: list[Any]) -> Any:
-    """The entry of a list with the name of this one; None if there is none."""
-    key = _name_key(entries)
-    return next((each for each in entries if key and each[key] == entry.get(key)), None)
 
 
 def _path_in(own: Any, merged: Any, path: Path_) -> Path_:
@@ -111,8 +106,7 @@ def _path_in(own: Any, merged: Any, path: Path_) -> Path_:
 
 def read_table(path: Path) -> dict[str, Any]:
     """The plain data of any YAML file of this kind."""
-    data: dict[str, Any] = yaml_files.read_plain(path, versions_as_text=True)
-    return data
+    return dict(yaml_files.read_plain(path, versions_as_text=True))
 
 
 def confirmed(entry: Mapping[str, Any]) -> bool:

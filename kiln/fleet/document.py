@@ -101,8 +101,7 @@ def remove_stored(target: Target, bucket: str) -> list[str]:
                 raise
     with aws.explained(f"the bundles could not be deleted from {bucket}"):
         try:
-            pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-            keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+            keys = list(aws.paginated(s3, "list_objects_v2", "Contents[].Key", Bucket=bucket))
         except s3.exceptions.ClientError as error:
             if error.response["Error"]["Code"] != "NoSuchBucket":
                 raise

@@ -222,8 +222,8 @@ def _described(target: Target, filters: Filters) -> list[FleetMachine]:
     request: Any = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
     with aws.explained(f"the instances could not be listed in {target.region}"):
         ec2 = aws.ec2(target)
-        found = aws.paginated(ec2, "describe_instances", "Reservations", Filters=request)
-        return [_machine(instance) for each in found for instance in each["Instances"]]
+        key = "Reservations[].Instances"
+        return [*map(_machine, aws.paginated(ec2, "describe_instances", key, Filters=request))]
 
 
 def _machine(described: Any) -> FleetMachine:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, first_mistake
 from kiln.base.recipe import Recipe
 from kiln.pipeline import record, records
 from kiln.telemetry.settings import Telemetry
@@ -168,9 +168,7 @@ def read_version_info(data: dict[str, Any], called: str = "the record") -> Versi
         # As JSON, since half a surrogate pair is a text for Python alone.
         return VersionInfo.model_validate_json(json.dumps(data))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        raise KilnError(f"{called}: no version-info: `{where}`: {first['msg']}") from None
+        raise KilnError(f"{called}: no version-info: {first_mistake(error)}") from None
 
 
 def load_version_info(name: str) -> tuple[dict[str, Any], record.Record | None]:

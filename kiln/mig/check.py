@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from gpu_mig.facts import GpuType
 
 
+_config = runtime_module("gpu_mig.config")
+_errors = runtime_module("gpu_mig.errors")
 _placement = runtime_module("gpu_mig.placement")
 _profile = runtime_module("gpu_mig.profile")
-_errors = runtime_module("gpu_mig.errors")
+_smi = runtime_module("gpu_mig.smi")
+_target = runtime_module("gpu_mig.target")
+
+SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.json"
 
 
 def all_layouts(gpu: GpuType, names: Sequence[str] = ()) -> Iterator[tuple[int, ...]]:
@@ -111,16 +116,6 @@ def parse_devices(text: str) -> list[tuple[str, int]]:
     return wanted
 
 
-_errors = runtime_module("gpu_mig.errors")
-_profile = runtime_module("gpu_mig.profile")
-_placement = runtime_module("gpu_mig.placement")
-_smi = runtime_module("gpu_mig.smi")
-_target = runtime_module("gpu_mig.target")
-_config = runtime_module("gpu_mig.config")
-
-SHIPPED_MAP = RUNTIME / "etc" / "kiln" / "mig-config.json"
-
-
 @contextmanager
 def _explained() -> Iterator[None]:
     """While inside, an error of gpu-mig is a KilnError."""
@@ -182,14 +177,12 @@ def warnings(kind: GpuType, names: Iterable[str]) -> list[str]:
 @cache
 def shipped_labels() -> dict[str, Any]:
     """The shipped map by label."""
-    labels: dict[str, Any] = _config.load(str(SHIPPED_MAP))
-    return labels
+    return dict(_config.load(str(SHIPPED_MAP)))
 
 
 def label_names(kind: GpuType) -> list[str]:
     """The labels of the shipped map and those that the GPU's profiles give."""
-    own: list[str] = _target.labels_of([kind])
-    return sorted({*shipped_labels(), *own})
+    return sorted({*shipped_labels(), *_target.labels_of([kind])})
 
 
 def labels_with(config: str) -> dict[str, Any]:

@@ -139,8 +139,7 @@ def planned_labels(instance_type: str, want: str) -> dict[str, Any]:
             f"{want} does not fit on {instance_type}: {plan['reason']}",
             hint=f'./invoke mig.plan --instance-type {instance_type} --want "{want}" draws it',
         )
-    labels: dict[str, Any] = _config.labels_of(plan["label"], "plan")
-    return labels
+    return dict(_config.labels_of(plan["label"], "plan"))
 
 
 def operator_values(strategy: str, owner: str, own: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
@@ -19,10 +19,9 @@ from kiln import facts
 from kiln.base import overlay, paths, vocabulary
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.recipe import Recipe
-from kiln.components import Download, Step
+from kiln.components import Download, Step, steps
 from kiln.facts import table
 from kiln.facts.packages import BYTES, KEY, RESTORE, SEEN_BY, SIGNATURE, read_lock_file
-from kiln.packer.render import filled
 
 _HEAD = """\
 # Exactly which bytes a bake downloads. Made from amis.yaml and kiln/facts/knowledge/downloads.yaml
@@ -68,10 +67,10 @@ def plan_lock(recipes: Iterable[Recipe], current: Lock) -> LockDiff:
     return compare_locks(current, wanted(recipes, current))
 
 
-def update_lock(recipes: Iterable[Recipe], path: Path | None = None) -> LockDiff:
+def update_lock(recipes: Iterable[Recipe]) -> LockDiff:
     """Bring the lock file in line with the recipes; known hashes stay."""
-    current = read_lock_file(path)
-    return _save(current, wanted(recipes, current), path or paths.lock_file())
+    current = read_lock_file()
+    return _save(current, wanted(recipes, current))
 
 
 def wanted(recipes: Iterable[Recipe], current: Lock) -> dict[str, Any]:
@@ -80,14 +79,14 @@ def wanted(recipes: Iterable[Recipe], current: Lock) -> dict[str, Any]:
     artifacts: dict[str, dict[str, Any]] = {}
     repositories: dict[str, dict[str, Any]] = {}
     for recipe in recipes:
-        steps = filled(recipe)
-        for step in steps:
+        baked = steps(recipe)
+        for step in baked:
             for download in step.downloads:
                 artifacts[download.url] = artifacts.get(download.url) or {
                     "url": download.url,
                     **_identity(step, download, recipe, entries.get(download.url, {})),
                 }
-        for url, signed_by, packages in _repository_packages(steps, recipe):
+        for url, signed_by, packages in _repository_packages(baked, recipe):
             repository = repositories.setdefault(
                 url, {"repository": url, "signed_by": signed_by, "packages": set()}
             )
@@ -101,16 +100,14 @@ def wanted(recipes: Iterable[Recipe], current: Lock) -> dict[str, Any]:
     }
 
 
-def first_seen(downloads: Iterable[Mapping[str, Any]], path: Path | None = None) -> list[str]:
+def first_seen(downloads: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the URLs among a version-info's downloads whose hash is not confirmed yet."""
-    entries = read_lock_file(path)["artifacts"]
+    entries = read_lock_file()["artifacts"]
     unknown = {entry["url"] for entry in entries if _is_unconfirmed(entry)}
     return sorted(unknown & {str(entry.get("url")) for entry in downloads})
 
 
-def record_hashes(
-    downloads: Iterable[Mapping[str, Any]], *, note: str, when: str, path: Path | None = None
-) -> LockDiff:
+def record_hashes(downloads: Iterable[Mapping[str, Any]], *, note: str, when: str) -> LockDiff:
     """Merge a bake's `downloads` (of its version-info) into the lock file.
 
     `when` names the build, for the entry's source. `note` is its record's `image_note`: a build
@@ -124,9 +121,7 @@ def record_hashes(
     seen = {str(entry["url"]): entry["sha256"] for entry in downloads}
     for url, sha256 in seen.items():
         vocabulary.SHA256.required(sha256, f"the sha256 of {url}")
-    current = read_lock_file(path)
-    path = path or paths.lock_file()
-    artifacts = []
+    current, artifacts = read_lock_file(), []
     for entry in current["artifacts"]:
         got, locked = seen.get(entry["url"]), entry.get("sha256")
         if got and locked and locked != got:
@@ -134,14 +129,14 @@ def record_hashes(
                 f"{entry['url']} does not have the locked sha256: expected {locked}, the bake got "
                 f"{got}",
                 hint="find out why the vendor replaced the file before you remove its entry from "
-                f"{overlay.shown_path(path)}",
+                f"{overlay.shown_path(paths.lock_file())}",
             )
         if got and _is_unconfirmed(entry):
             known = {key: value for key, value in entry.items() if key != "confirmed"}
             artifacts.append({**known, "sha256": got, "source": f"{SEEN_BY}{when}"})
         else:
             artifacts.append(entry)
-    return _save(current, {**current, "artifacts": artifacts}, path)
+    return _save(current, {**current, "artifacts": artifacts})
 
 
 def _is_unconfirmed(entry: Mapping[str, Any]) -> bool:
@@ -149,8 +144,9 @@ def _is_unconfirmed(entry: Mapping[str, Any]) -> bool:
     return entry.keys() >= BYTES and (not entry["sha256"] or entry.get("confirmed") is False)
 
 
-def _save(current: Lock, new: Lock, path: Path) -> LockDiff:
+def _save(current: Lock, new: Lock) -> LockDiff:
     """Write the lock file atomically if it changes."""
+    path = paths.lock_file()
     if new != current or not path.is_file():  # also if only a source has changed
         text = yaml.safe_dump(dict(new), sort_keys=False, width=200, allow_unicode=True)
         fresh = path.with_name(f".{path.name}.new")  # always the same: a killed process leaves one

@@ -35,13 +35,15 @@ class Event:
     @property
     def component(self) -> str | None:
         """The component whose provisioner starts with this line."""
-        match = message("packer", "runs_component").search(self.text)
-        return match[1] if match else None
+        return self._named("runs_component")
 
     @property
     def instance_id(self) -> str | None:
         """The build instance's id, in the line about its launch."""
-        match = message("packer", "instance").search(self.text)
+        return self._named("instance")
+
+    def _named(self, name: str) -> str | None:
+        match = message("packer", name).search(self.text)
         return match[1] if match else None
 
     def says(self, name: str, kind: str = "say") -> bool:

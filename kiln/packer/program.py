@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kiln.base import needs
+from kiln.base import needs, processes
 from kiln.base.account import mirrored
 from kiln.base.errors import operation_failed
 from kiln.facts.tables import http_reason, table
@@ -89,7 +89,7 @@ def find_packer(
     if for_lab and not named:
         needs.ensure("packer", install=install, say=say)
     refused = []
-    for path in [Path(named).absolute()] if named else _on_path("packer"):
+    for path in [Path(named).absolute()] if named else on_path("packer"):
         version = _version_of(path)
         if version is None:
             refused.append(f"{path} is not HashiCorp's Packer")
@@ -133,17 +133,8 @@ def ask_packer(
     """Run a Packer command that builds nothing in `folder` (default: the current one)."""
     # Packer's wrapper process writes its log to TMPDIR, and only it removes it.
     with tempfile.TemporaryDirectory(prefix="kiln-packer-", dir="/tmp") as scratch:
-        return subprocess.run(
-            argv,
-            cwd=folder,
-            env=packer.environment({**os.environ, "TMPDIR": scratch}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
-        )
+        environment = packer.environment({**os.environ, "TMPDIR": scratch})
+        return processes.run(argv, cwd=folder, env=environment, timeout=timeout)
 
 
 def parse_version(text: str) -> Version:
@@ -152,7 +143,7 @@ def parse_version(text: str) -> Version:
     return major, minor, patch
 
 
-def _on_path(name: str) -> list[Path]:
+def on_path(name: str) -> list[Path]:
     """Return each program of that name once."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     found = (shutil.which(name, path=folder or os.curdir) for folder in folders)

@@ -21,7 +21,7 @@ from kiln import components
 from kiln.base import overlay, tags, templates
 from kiln.base.account import Account
 from kiln.base.errors import KilnError, refuse_errors
-from kiln.base.paths import ROOT, matrix_file, packer_dir
+from kiln.base.paths import ROOT, files_below, matrix_file, packer_dir
 from kiln.base.recipe import Recipe
 from kiln.base.yaml_files import read_plain
 from kiln.components import Component, Step, rendered
@@ -52,8 +52,8 @@ _FEW = 5
 # Packer uploads these to /var/tmp/kiln, beside the recipe's `files`.
 _UPLOADED = ("provisioners/lib", "runtime")
 
-# The tags of everything that a run creates.
-_TAGS = {
+# The tags of everything that a bake creates.
+BAKE_TAGS = {
     tags.RECIPE: "local.recipe.name",
     tags.DISTRO: "local.recipe.distro.id",
     tags.FLAVOR: "local.recipe.flavor",
@@ -85,7 +85,7 @@ class Rendered:
 
         Of `shared` there is only what this recipe uses: its provisioners, its hashes, its keys.
         """
-        steps = filled(self.recipe)
+        steps = components.steps(self.recipe)
         hashes = packages.locked_hashes()
         urls = [download.url for step in steps for download in step.downloads]
         shared = shared_files(
@@ -115,7 +115,7 @@ def render(recipe: Recipe) -> Rendered:
 
     Refuses a component without provisioner, or with other variables than its script declares.
     """
-    steps = filled(recipe)
+    steps = components.steps(recipe)
     for step in steps:
         path = overlay.provisioner_file(step.name)
         if not path.is_file():
@@ -185,7 +185,7 @@ def shared_files(
     values = {
         "checkout": checkout,
         "packer": table("packer"),
-        "tags": {key: templates.Expression(value) for key, value in _TAGS.items()},
+        "tags": {key: templates.Expression(value) for key, value in BAKE_TAGS.items()},
         "uploads": uploads,
         "scripts": scripts,
         "components": steps,
@@ -200,20 +200,14 @@ def shared_files(
     return {**texts, f"{FOLDER_1_6}/source.pkr.hcl": old}
 
 
-def filled(recipe: Recipe) -> list[Step]:
-    """Return what the recipe's components do for it, in bake order."""
-    return [components.get(name).for_recipe(recipe) for name in recipe.components]
-
-
 def uploaded_files(recipe: Recipe) -> dict[str, Path]:
     """Map the path as in a checkout to the file, for all that Packer uploads for the recipe."""
     chosen = {_script(name): overlay.provisioner_file(name) for name in recipe.components}
     tops = [(ROOT, folder) for folder in _UPLOADED]
     tops += [(top, "runtime") for top in overlay.overlays()]  # their files replace ours
     for top, folder in tops:
-        for path in sorted((top / folder).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                chosen[path.relative_to(top).as_posix()] = path
+        files = files_below(top / folder)
+        chosen |= {f"{folder}/{name}": path for name, path in files.items()}
     return chosen
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kiln.base import processes
 from kiln.base.errors import Finding
 from kiln.base.overlay import provisioner_file, shown_path
 from kiln.base.paths import PROVISIONERS
@@ -64,15 +64,8 @@ def check_scripts(components: Iterable[str]) -> list[Finding]:
 
 @cache
 def _syntax_error(path: Path) -> Finding | None:
-    done = subprocess.run(
-        ["bash", "-n", str(path)],
-        env={**os.environ, "LC_ALL": "C"},  # no word about a locale
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    # No word about a locale.
+    done = processes.run(["bash", "-n", str(path)], env={**os.environ, "LC_ALL": "C"})
     # bash reports an unclosed [[, but its exit status is 0.
     if done.returncode == 0 and not done.stderr.strip():
         return None

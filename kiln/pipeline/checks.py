@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -89,7 +88,7 @@ def expectations(
     after them, and looked at again. `efa_attached`: it was launched with an EFA interface.
     `restart` (instance_id, region, ssh_interface): it is stopped, started and looked at again.
     """
-    kind = instances().get(instance_type)
+    kind, flavors = instances().get(instance_type), table("distros")["flavors"]
     gpu = kind and {
         "count": kind.gpu_count,
         "name": kind.product,
@@ -112,15 +111,9 @@ def expectations(
         "restart": restart,
         "own_kernel": own_kernel,
         "boot_budget": table("boot"),
-        "needs_cluster": units_that_need_a_cluster(recipe.flavor),
+        # The parent's units that fail on an instance without a cluster.
+        "needs_cluster": flavors.get(recipe.flavor, {}).get("needs_cluster", []),
     }
-
-
-def units_that_need_a_cluster(flavor: str) -> list[str]:
-    """Return the parent's units that fail on an instance without a cluster, as the checked one."""
-    entry = table("distros")["flavors"].get(flavor, {})
-    units: list[str] = entry.get("needs_cluster", [])
-    return units
 
 
 def require_match(keyword: str | None) -> None:
@@ -140,17 +133,8 @@ def require_match(keyword: str | None) -> None:
 
 def _collected(*arguments: str, **environment: str) -> tuple[int, list[str]]:
     """Return pytest's exit status, and its lines: one for each check that it would run."""
-    done = subprocess.run(
-        [*_pytest(), "--collect-only", "-q", "--disable-warnings", *arguments],
-        cwd=ROOT,
-        env=_environment() | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
+    command = [*_pytest(), "--collect-only", "-q", "--disable-warnings", *arguments]
+    done = processes.run(command, cwd=ROOT, env=_environment() | environment)
     return done.returncode, (done.stdout + done.stderr).strip().splitlines()
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, first_mistake
 from kiln.base.recipe import Recipe
 from kiln.cloud.network import Try
 from kiln.cloud.runs import Run
@@ -154,11 +154,9 @@ def parse_record(data: dict[str, Any], path: str) -> Record:
     try:
         return _ADAPTER.validate_python(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole file"
-        why = first["msg"].removeprefix("Value error, ")
-        hint = _WROTE_IT if where.startswith("recipe.") else ""
-        raise KilnError(f"{path}: not a record of a run: `{where}`: {why}", hint=hint) from None
+        why = first_mistake(error)
+        hint = _WROTE_IT if why.startswith("`recipe.") else ""
+        raise KilnError(f"{path}: not a record of a run: {why}", hint=hint) from None
 
 
 def document(path: Path) -> dict[str, Any]:

@@ -126,12 +126,9 @@ class RecordsBucket:
         """
         prefix = f"{_FOLDER}/{row}/" if row else f"{_FOLDER}/"
         with aws.explained(f"the records in s3://{self.name}/{prefix} could not be listed"):
-            pages = aws.s3(self.target).get_paginator("list_objects_v2")
-            keys = [
-                str(entry["Key"]).split("/")
-                for page in pages.paginate(Bucket=self.name, Prefix=prefix)
-                for entry in page.get("Contents", [])
-            ]
+            s3, query = aws.s3(self.target), {"Bucket": self.name, "Prefix": prefix}
+            found = aws.paginated(s3, "list_objects_v2", "Contents[].Key", **query)
+            keys = [str(key).split("/") for key in found]
         kept = [
             (row, run_id)
             for _, row, run_id, name in (parts for parts in keys if len(parts) == 4)

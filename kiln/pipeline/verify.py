@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from kiln import components, facts
 from kiln.base import needs, vocabulary
 from kiln.base.account import Account
-from kiln.base.errors import KilnError, operation_failed
+from kiln.base.errors import KilnError, first_mistake, operation_failed
 from kiln.base.paths import build_dir
 from kiln.base.processes import Stop, StoppedError, on_signals
 from kiln.base.progress import Progress
@@ -155,7 +155,7 @@ def attaches_efa(record: Record) -> bool:
     """Return True if the checked instance gets an EFA interface: one of an image with EFA, on a
     type whose first network card has it."""
     kind = facts.instances().get(str(record.verify_instance_type))
-    return bool(record.recipe.efa and kind and kind.efa_on_first_card)
+    return bool(record.recipe.efa and kind and kind.efa_published and 0 in kind.efa_cards)
 
 
 def tag_verdict(
@@ -179,11 +179,8 @@ def recipe_on(machine: Machine, name: str) -> Recipe:
     try:
         recipe = Recipe.model_validate({**data, "row": {"file": file, "line": 1, "index": 0}})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise operation_failed(
-            f"{file}: `{'.'.join(map(str, first['loc']))}`: {first['msg']}",
-            hint="verify it in the checkout that built it",
-        ) from None
+        hint = "verify it in the checkout that built it"
+        raise operation_failed(f"{file}: {first_mistake(error)}", hint=hint) from None
     require_components(recipe, name)
     return recipe
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from kiln import facts
+from kiln import components, facts
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
 from kiln.base.versions import WantedPackage, nearest_published
 from kiln.cloud.images import ParentNotFoundError, find_parent
 from kiln.cloud.target import Target
-from kiln.components import Step, package_repositories
-from kiln.components.package_repositories import Repository
+from kiln.components import Step
+from kiln.components.package_repositories import Repository, row_repositories
 from kiln.facts.packages import locked_hashes
 from kiln.preflight.answers import (
     FileAnswer,
@@ -76,11 +76,11 @@ class Demand:
 
 def demand(recipe: Recipe) -> Demand:
     """Return what a bake of the recipe fetches."""
-    steps = package_repositories.steps(recipe)
+    steps = components.steps(recipe)
     return Demand(
         recipe=recipe,
         files=tuple(file for step in steps for file in _files(step)),
-        repositories=package_repositories.row_repositories(recipe, steps),
+        repositories=row_repositories(recipe, steps),
         installs=tuple(_installs(steps)),
     )
 

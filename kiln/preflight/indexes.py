@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from kiln.base import vocabulary
+from kiln.base import processes, vocabulary
 from kiln.base.account import mirrored
 from kiln.components.package_repositories import Repository
 from kiln.facts.tables import http_reason
@@ -78,10 +77,6 @@ class Fetcher:
             str(folder / "http"), backend="sqlite", serializer="json", always_revalidate=True
         )
 
-    def place(self, url: str) -> str:
-        """Return where a URL is fetched from: a mirror, or the URL itself."""
-        return mirrored(url)
-
     def get(self, url: str) -> bytes:
         """Return the file at a URL."""
         return self._answer("GET", url, self._kept).content
@@ -106,7 +101,7 @@ class Fetcher:
     def _answer(
         self, method: str, url: str, session: requests.Session | None = None, stream: bool = False
     ) -> requests.Response:
-        place = self.place(url)
+        place = mirrored(url)
         send = session.request if session else requests.request
         try:
             answer = send(
@@ -170,12 +165,12 @@ def ask_repository(repository: Repository, fetcher: Fetcher, folder: Path) -> In
 def _resolved(repository: Repository, fetcher: Fetcher) -> Repository:
     """Return the repository at the address that apt or dnf is given."""
     if not repository.mirror_list:
-        return replace(repository, url=fetcher.place(repository.url))
+        return replace(repository, url=mirrored(repository.url))
     lines = fetcher.get(repository.url).decode(errors="replace").split()
     urls = [line for line in lines if re.fullmatch(vocabulary.URL.pattern, line)]
     if not urls:
-        raise NotThereError(f"{fetcher.place(repository.url)}: the mirror list names no mirror")
-    return replace(repository, url=fetcher.place(urls[0].rstrip("/")))
+        raise NotThereError(f"{mirrored(repository.url)}: the mirror list names no mirror")
+    return replace(repository, url=mirrored(urls[0].rstrip("/")))
 
 
 def _check_signatures(repository: Repository, fetcher: Fetcher, keyring: Path) -> None:
@@ -233,7 +228,7 @@ def check_signature(keyring: Path, *files: Path) -> None:
     for each release. NotSignedError has gpgv's own words.
     """
     command = ["gpgv", "--status-fd", "1", "--keyring", str(keyring.absolute()), *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = processes.run(command)
     words = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("[GNUPG:] ")]
     if "VALIDSIG" not in words or "BADSIG" in words:
         lines = [line.removeprefix("gpgv: ").strip() for line in done.stderr.splitlines()]
@@ -246,7 +241,7 @@ def _key_files(file: Path, folder: Path) -> Sequence[Path]:
     if file.read_bytes()[:8] != b"!<arch>\n":
         return [file]
     command = ["dpkg-deb", "-x", str(file), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = processes.run(command)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["dpkg-deb failed"])[-1]
         raise NotSignedError(f"the keyring package cannot be unpacked: {reason[:300]}")
@@ -269,4 +264,4 @@ def _fingerprints(home: Path) -> set[str]:
 def _gpg(home: Path, *words: str) -> str:
     # No agent: it would stay behind, and public keys need none.
     command = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--no-autostart", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return processes.run(command).stdout

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kiln.base import templates
+from kiln.base import processes, templates
 from kiln.base.errors import operation_failed
 from kiln.base.versions import WantedPackage
 from kiln.preflight.indexes import Index
@@ -165,9 +165,6 @@ class DnfRoot:
         return _run([*self._command, *words])
 
 
-PackageRoot = AptRoot | DnfRoot
-
-
 def most_like(name: str, names: Iterable[str]) -> str:
     """Return the known name with the same first word that is most like this one; empty if none."""
     start = name.split("-", maxsplit=1)[0]
@@ -178,7 +175,7 @@ def most_like(name: str, names: Iterable[str]) -> str:
 
 def _run(command: Sequence[str], **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "LC_ALL": "C.UTF-8", **variables}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return processes.run(command, env=environment)
 
 
 def _grouped(rows: Iterable[tuple[str, str, str]]) -> dict[str, list[Offer]]:
@@ -225,7 +222,7 @@ def _as_root() -> list[str]:
     if os.geteuid() == 0:
         return []
     command = ["unshare", "--map-root-user"]
-    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+    if processes.run([*command, "true"]).returncode:
         raise operation_failed(
             "dnf resolves dependencies as root only, and this machine allows no user namespaces",
             hint="sudo ./invoke preflight, or choose rows of Debian and Ubuntu",

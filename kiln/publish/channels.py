@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from kiln.base import vocabulary
 from kiln.base.account import Region
-from kiln.base.errors import KilnError
+from kiln.base.errors import KilnError, first_mistake
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 
@@ -83,9 +83,7 @@ def read_release(text: str, called: str) -> Release:
     try:
         return Release.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole value"
-        raise KilnError(f"{called}: not a release: `{where}`: {first['msg']}") from None
+        raise KilnError(f"{called}: not a release: {first_mistake(error)}") from None
 
 
 @dataclass(frozen=True)

@@ -39,18 +39,19 @@ def require_shareable(
     if not keys or not any(settings.share.model_dump().values()):
         return
 
-    def has_own_key(region: str) -> bool:
-        there, used = target.in_region(region), keys
-        with aws.explained(f"the key of {source.ami_id} could not be looked up in {region}"):
-            if region != source.region:
+    def has_own_key(there: Target) -> bool:
+        used = keys
+        with aws.explained(f"the key of {source.ami_id} could not be looked up in {there.region}"):
+            if there.region != source.region:
                 # A copy of what is encrypted is encrypted too, with the region's default key.
-                default = settings.kms_keys.get(region)
+                default = settings.kms_keys.get(there.region)
                 used = {default or aws.ec2(there).get_ebs_default_kms_key_id()["KmsKeyId"]}
             kms = aws.client("kms", there)
             found = [kms.describe_key(KeyId=key)["KeyMetadata"] for key in used]
         return all(key["KeyManager"] == "CUSTOMER" for key in found)
 
-    lacking = [region for region, own in in_regions(regions, has_own_key).items() if not own]
+    own = in_regions(target, regions, has_own_key)
+    lacking = [region for region in own if not own[region]]
     if lacking:
         raise operation_failed(
             f"{source.ami_id} cannot be shared in {', '.join(lacking)}: AWS's own key for EBS "
@@ -64,15 +65,15 @@ def copy_everywhere(
 ) -> dict[str, str]:
     """Copy the AMI to each region; return its id there, once every copy is available."""
 
-    def start(region: str) -> str:
-        if region == source.region:
+    def start(there: Target) -> str:
+        if there.region == source.region:
             return source.ami_id
-        return _start_copy(target.in_region(region), source, line, settings)
+        return _start_copy(there, source, line, settings)
 
-    images = in_regions(regions, start)
+    images = in_regions(target, regions, start)
     for region in (each for each in images if each != source.region):
         say(f"{region}: waits for {images[region]}")
-        _wait(target.in_region(region), images[region])
+        wait_for_copy(target.in_region(region), images[region])
         say(f"{region}: {images[region]} is available")
     return images
 
@@ -138,15 +139,14 @@ def _appears(target: Target, ami_id: str) -> bool:
     return True
 
 
-def _wait(target: Target, ami_id: str) -> None:
+def wait_for_copy(target: Target, ami_id: str) -> None:
     """Wait until a copy is available. EC2 may not show it at once."""
     ec2 = aws.ec2(target)
     waits = {"image_exists": 600, "image_available": _COPY_TIMEOUT}
     try:
         with aws.explained(f"the copy {ami_id} could not be waited for in {target.region}"):
             for state, seconds in waits.items():
-                often = {"Delay": target.wait_seconds, "MaxAttempts": seconds // 15}
-                ec2.get_waiter(state).wait(ImageIds=[ami_id], WaiterConfig=often)  # type: ignore[call-overload]
+                aws.wait(ec2, state, limit=seconds, every=target.wait_seconds, ImageIds=[ami_id])
     except KilnError:
         image = find_image(target, ami_id)
         if image and image.state in ("pending", "available"):
@@ -325,12 +325,11 @@ def protect_and_date(target: Target, image: Image, settings: Publish) -> None:
 def restore_images(target: Target, images: Mapping[str, str], settings: Publish, say: Say) -> None:
     """Lift the deprecation of these AMIs, by region, before a channel names them."""
 
-    def restore(region: str) -> None:
-        there = target.in_region(region)
-        image = find_image(there, images[region])
+    def restore(there: Target) -> None:
+        image = find_image(there, images[there.region])
         if image and image.is_deprecated:
-            with aws.explained(f"{image.ami_id} stays deprecated in {region}"):
+            with aws.explained(f"{image.ami_id} stays deprecated in {there.region}"):
                 protect_and_date(there, image, settings)
-            say(f"{region}: {image.ami_id} is no longer deprecated")
+            say(f"{there.region}: {image.ami_id} is no longer deprecated")
 
-    in_regions(list(images), restore)
+    in_regions(target, images, restore)

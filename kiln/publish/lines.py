@@ -132,15 +132,14 @@ def channel_rows(
     everywhere = list(dict.fromkeys([target.region, *regions, *([] if only else released)]))
     at_home = {(held.line, held.channel): held.release for held in home}
 
-    def rows(region: str) -> list[ChannelRow]:
-        there = target.in_region(region)
+    def rows(there: Target) -> list[ChannelRow]:
         images = {
             image.ami_id: image
             for image in own_images(there)
             if image.line and image.state == "available"
         }
         found = []
-        for held in home if region == target.region else channels.all_held(there, line):
+        for held in home if there.region == target.region else channels.all_held(there, line):
             image, release = images.get(held.image_id), held.release
             age = utc_now() - read_time(release.built) if release else None
             found.append(
@@ -166,7 +165,7 @@ def channel_rows(
         return row.line, stage, row.channel, everywhere.index(row.region)
 
     return sorted(
-        (row for each in in_regions(everywhere, rows).values() for row in each), key=place
+        (row for each in in_regions(target, everywhere, rows).values() for row in each), key=place
     )
 
 

@@ -31,7 +31,8 @@ from kiln.pipeline.records import RecordsBucket, all_of
 from kiln.publish import channels
 from kiln.publish.channels import Held
 from kiln.publish.lines import Line
-from kiln.publish.publish import Publication, publish_row
+from kiln.publish.promote import Moves
+from kiln.publish.publish import publish_row
 from kiln.publish.regions import Say
 
 # A night may take long; an earlier build belongs to the night before.
@@ -165,7 +166,7 @@ class RowResult:
 def run_night(
     rows: Sequence[DueRow],
     build: Callable[[list[Recipe]], Outcome],
-    publish: Callable[[Line, str], Publication],
+    publish: Callable[[Line, str], Moves],
 ) -> list[RowResult]:
     """Build and publish what is due; one row's failure stops no other.
 
@@ -199,9 +200,7 @@ def _built(
     return results
 
 
-def _published(
-    row: DueRow, made: RowResult, publish: Callable[[Line, str], Publication]
-) -> RowResult:
+def _published(row: DueRow, made: RowResult, publish: Callable[[Line, str], Moves]) -> RowResult:
     began = time.monotonic()
     try:
         done = publish(row.line, str(made.ami_id))
@@ -272,7 +271,7 @@ def publish_built(
     bucket: RecordsBucket | None,
     smoke_test: Callable[[Target, str], None],
     say: Say,
-) -> Publication:
+) -> Moves:
     """Publish an AMI that a night has built. One that another machine built has to pass
     `smoke_test` first, since that machine's verdict is not taken on trust."""
     if bucket:

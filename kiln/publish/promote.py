@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.tags import VERIFIED, says_verified
@@ -43,11 +43,23 @@ class Move:
     templates: tuple[str, ...] = ()
 
 
-def held_in(target: Target, regions: Sequence[str], line: str, channel: str) -> dict[str, Held]:
+@dataclass(frozen=True)
+class Moves:
+    """The release that a channel has come to hold, and its move in each region.
+
+    `kept` are the regions, with their AMI, that the release was never published to: the channel
+    holds there what it held. `changed` is what differs gravely from the release before.
+    """
+
+    release: Release
+    steps: tuple[Move, ...]
+    kept: Mapping[str, str] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
+
+
+def held_in(target: Target, regions: Iterable[str], line: str, channel: str) -> dict[str, Held]:
     """Return what a channel holds in each region in which it holds something."""
-    held = in_regions(
-        regions, lambda region: channels.held(target.in_region(region), line, channel)
-    )
+    held = in_regions(target, regions, lambda there: channels.held(there, line, channel))
     return {region: item for region, item in held.items() if item is not None}
 
 
@@ -265,7 +277,7 @@ def promote_line(
             f"{came.release.ami_name} in {', '.join(behind)}; run that again, it continues"
         )
     release = came.release.into(to, moved_now(target, "promote", why))
-    before = held_in(target, list(release.images), line.name, to)
+    before = held_in(target, release.images, line.name, to)
     present = before.get(target.region)
     gates = _judge(release, came, present.release if present else None, line, target, accept)
     promotion = Promotion(release, tuple(gates))
@@ -303,8 +315,7 @@ def _judge(
     if line.settings.sign:
         key = public_key(line.settings.sign, target)
         statements = in_regions(
-            list(images),
-            lambda region: verify_image(target.in_region(region), release.images[region], key),
+            target, images, lambda there: verify_image(there, release.images[there.region], key)
         )
         wrong = "; ".join(
             f"{statement.ami_id} in {region}: {reason}"
@@ -317,10 +328,8 @@ def _judge(
 
 def _images(release: Release, target: Target) -> dict[str, Image | None]:
     """Return the release's AMI of each region; None where it is gone."""
-    return in_regions(
-        list(release.images),
-        lambda region: find_image(target.in_region(region), release.images[region]),
-    )
+    images = release.images
+    return in_regions(target, images, lambda there: find_image(there, images[there.region]))
 
 
 def _not_available(release: Release, images: dict[str, Image | None]) -> list[str]:
@@ -346,19 +355,9 @@ def grave(old: Release, new: Release) -> Iterator[str]:
 # Rollback
 
 
-@dataclass(frozen=True)
-class Rollback:
-    """Result of a rollback. `kept` are the regions, with their AMI, that the release was never
-    published to: the channel holds there what it held."""
-
-    release: Release
-    steps: tuple[Move, ...]
-    kept: dict[str, str]
-
-
 def roll_back(
     line: Line, channel: str, target: Target, *, to: str | None = None, why: str = "", say: Say
-) -> Rollback:
+) -> Moves:
     """Move a channel back, in all regions, to the release before its present one, or to the one
     with the AMI `to`."""
     require_channel(channel, line.settings)
@@ -381,15 +380,15 @@ def roll_back(
             hint="name another one with --to ami-…: ./invoke history shows them",
         )
     release = former.into(channel, moved_now(target, "rollback", why))
-    before = held_in(target, list(release.images), line.name, channel)
+    before = held_in(target, release.images, line.name, channel)
     restore_images(target, release.images, line.settings, say)
     steps = move_everywhere(target, release, before, line, say)
-    return Rollback(release, tuple(steps), skipped_regions(now, release, say))
+    return Moves(release, tuple(steps), skipped_regions(now, release, say))
 
 
 def _not_holding(release: Release, target: Target) -> list[str]:
     """Return the regions of a release in which its channel does not hold it."""
-    held = held_in(target, list(release.images), release.line, release.channel)
+    held = held_in(target, release.images, release.line, release.channel)
     return [
         region
         for region, image_id in release.images.items()

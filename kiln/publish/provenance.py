@@ -44,8 +44,8 @@ def attest(
     """Sign a statement for each image, by region, that does not match the one it has."""
     key = public_key(sign, target)
 
-    def attest_there(region: str) -> None:
-        there, ami_id = target.in_region(region), images[region]
+    def attest_there(there: Target) -> None:
+        region, ami_id = there.region, images[there.region]
         if not verify_image(there, ami_id, key).wrong:
             return
         facts = _signed_facts(require_image(there, ami_id))
@@ -56,7 +56,7 @@ def attest(
         if record.folder and Path(record.folder).is_dir():
             (Path(record.folder) / f"provenance-{region}.json").write_text(envelope + "\n")
 
-    in_regions(list(images), attest_there)
+    in_regions(target, images, attest_there)
 
 
 def sign_statement(statement: str, sign: Sign, target: Target) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
@@ -26,16 +25,6 @@ from kiln.publish.regions import Say, answering, in_regions
 _READS = 5
 
 
-@dataclass(frozen=True)
-class Publication:
-    """The release that a channel holds now, what was done for it in each region, and what differs
-    gravely from the release before."""
-
-    release: Release
-    steps: tuple[promote.Move, ...]
-    changed: tuple[str, ...] = ()
-
-
 def publish_row(
     line: Line,
     target: Target,
@@ -45,7 +34,7 @@ def publish_row(
     say: Say,
     smoke: Callable[[Target, str], None] | None = None,
     bucket: RecordsBucket | None = None,
-) -> Publication:
+) -> promote.Moves:
     """Publish a row's verified AMI to its first channel, in the target's region and in those of the
     line's settings.
 
@@ -64,8 +53,9 @@ def publish_row(
     images = copies.copy_everywhere(source, line.name, regions, settings, target, say)
     present = former.release if former else None
     in_regions(
-        list({**images, **(present.images if present else {})}),
-        lambda region: copies.take_back(target.in_region(region), line.name, settings.share, say),
+        target,
+        {**images, **(present.images if present else {})},
+        lambda there: copies.take_back(there, line.name, settings.share, say),
     )
     _prepare(source, line, images, target, say)
     if smoke:
@@ -91,7 +81,7 @@ def publish_row(
     promote.skipped_regions(former, release, say)
     steps = promote.move_everywhere(target, release, before, line, say)
     changed = promote.grave(present, release) if present else ()
-    return Publication(release, tuple(steps), tuple(changed))
+    return promote.Moves(release, tuple(steps), changed=tuple(changed))
 
 
 def _verified_ami(
@@ -156,20 +146,20 @@ def _prepare(
     """Prepare the image of each region, and read back that consumers may have it."""
     tags = copies.wanted_tags(source, line.name)
 
-    def prepare(region: str) -> list[str]:
-        there = target.in_region(region)
-        image = find_image(there, images[region])
+    def prepare(there: Target) -> list[str]:
+        ami_id = images[there.region]
+        image = find_image(there, ami_id)
         if image is None:
-            return [f"{images[region]} is not there any more"]
+            return [f"{ami_id} is not there any more"]
         copies.prepare_image(there, image, tags, line.settings, say)
         for _ in range(_READS):
-            lacking = copies.not_ready(there, images[region], tags, line.settings)
+            lacking = copies.not_ready(there, ami_id, tags, line.settings)
             if not lacking:
                 break
             time.sleep(target.poll_seconds)
         return lacking
 
-    lacking = in_regions(list(images), prepare)
+    lacking = in_regions(target, images, prepare)
     wrong = [f"{region}: {reason}" for region, reasons in lacking.items() for reason in reasons]
     if wrong:
         raise operation_failed(

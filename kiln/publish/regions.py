@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,28 +17,21 @@ Say = Callable[[str], None]
 _AT_ONCE = 17
 
 
-def in_regions(regions: Sequence[str], ask: Callable[[str], Answer]) -> dict[str, Answer]:
-    """Return the answer of each region, asked side by side. An error names every region in which
-    it failed."""
-
-    def answer_or_error(region: str) -> Answer | KilnError:
-        try:
-            return ask(region)
-        except KilnError as error:
-            return error
-
+def in_regions(
+    target: Target, regions: Iterable[str], ask: Callable[[Target], Answer]
+) -> dict[str, Answer]:
+    """Return the answer of the target in each region, asked side by side. An error names every
+    region in which it failed."""
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        answers = dict(zip(regions, pool.map(answer_or_error, regions), strict=True))
-    failed = [answer for answer in answers.values() if isinstance(answer, KilnError)]
-    if failed:
+        answers = {region: pool.submit(ask, target.in_region(region)) for region in regions}
+    errors = [answer.exception() for answer in answers.values()]
+    if failed := [error for error in errors if isinstance(error, KilnError)]:
         raise KilnError(
             "\n".join(dict.fromkeys(error.message for error in failed)),
             hint="; ".join(dict.fromkeys(error.hint for error in failed if error.hint)),
             exit_status=min(error.exit_status for error in failed),
         )
-    return {
-        region: answer for region, answer in answers.items() if not isinstance(answer, KilnError)
-    }
+    return {region: answer.result() for region, answer in answers.items()}
 
 
 def answering(target: Target) -> Target:

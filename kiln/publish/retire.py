@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from kiln.base.errors import KilnError, operation_failed
-from kiln.base.tags import RECIPE, RETIRING
+from kiln.base.tags import KEEP, RECIPE, RETIRING
 from kiln.base.vocabulary import as_time, read_time, utc_now
 from kiln.cloud import aws
 from kiln.cloud.images import Image, find_image, own_images
@@ -76,18 +76,16 @@ def plan_retirement(
     everywhere = list(dict.fromkeys([target.region, *regions, *released]))
 
     # Each region's own: a line may be baked in another region than the target's.
-    def moves_in(region: str) -> list[_Moves]:
-        there = target.in_region(region)
+    def moves_in(there: Target) -> list[_Moves]:
         return [
             (holding, list(channels.past(there, holding.line, holding.channel)))
             for holding in channels.all_held(there)
         ]
 
-    moves = in_regions(everywhere, moves_in)
+    moves = in_regions(target, everywhere, moves_in)
     held = _held([move for each in moves.values() for move in each], settings)
-    plans = in_regions(
-        everywhere, lambda region: _plan_region(target.in_region(region), held, settings, ask)
-    ).values()
+    plan = partial(_plan_region, held=held, settings=settings, ask=ask)
+    plans = in_regions(target, everywhere, plan).values()
     fates = [fate for each, _ in plans for fate in each]
     return Retirement(
         tuple(fate for fate in fates if fate.step != "keep"),
@@ -127,8 +125,8 @@ def _guarded(image: Image, users: Sequence[str]) -> str:
     if users:
         more = f" and {len(users) - 3} more" if len(users) > 3 else ""
         return f"used by {', '.join(users[:3])}{more}"
-    if image.kept_by_tag:
-        return "tagged kiln:keep"
+    if KEEP in image.tags:
+        return f"tagged {KEEP}"
     if image.protected and image.retiring:
         return "protected from deregistration by somebody since it was deprecated"
     if image.protected and image.line is None:
@@ -284,10 +282,9 @@ def _value(target: Target, name: str) -> str:
 def _resources(target: Target) -> Iterator[tuple[Any, str]]:
     """Yield what can name an AMI in the target's region, and what it is called."""
     ec2, scaling = aws.ec2(target), aws.client("autoscaling", target)
-    for reservation in aws.paginated(ec2, "describe_instances", "Reservations"):
-        for instance in reservation["Instances"]:
-            if instance["State"]["Name"] != "terminated":
-                yield instance, f"instance {instance['InstanceId']}"
+    for instance in aws.paginated(ec2, "describe_instances", "Reservations[].Instances"):
+        if instance["State"]["Name"] != "terminated":
+            yield instance, f"instance {instance['InstanceId']}"
     versions = partial(aws.paginated, ec2, "describe_launch_template_versions", _VERSIONS)
     for template in aws.paginated(ec2, "describe_launch_templates", "LaunchTemplates"):
         name = template["LaunchTemplateName"]
@@ -320,9 +317,7 @@ def _parameters(target: Target) -> Iterator[tuple[Any, str]]:
         "ParameterFilters": [{"Key": "DataType", "Values": ["aws:ec2:image"]}],
         "PaginationConfig": {"PageSize": 50},
     }
-    found = [
-        each["Name"] for each in aws.paginated(ssm, "describe_parameters", "Parameters", **query)
-    ]
+    found = aws.paginated(ssm, "describe_parameters", "Parameters[].Name", **query)
     names = [name for name in found if not channels.is_image_parameter(name)]
     for first in range(0, len(names), 10):
         for parameter in ssm.get_parameters(Names=names[first : first + 10])["Parameters"]:

@@ -47,17 +47,15 @@ def leftovers(
     """
     before = utc_now() - older_than
 
-    def find(region: str) -> list[Leftover]:
-        there = target.in_region(region)
-        with aws.explained(f"what runs have left could not be listed in {region}"):
+    def find(there: Target) -> list[Leftover]:
+        with aws.explained(f"what runs have left could not be listed in {there.region}"):
             return [
-                Leftover(region, kind, resource, run)
+                Leftover(there.region, kind, resource, run)
                 for kind, resource, run in _resources(there)
                 if (run == run_id if run_id else _began_before(run, before))
             ]
 
-    by_region = in_regions(regions, find)
-    return [leftover for region in regions for leftover in by_region[region]]
+    return [left for each in in_regions(target, regions, find).values() for left in each]
 
 
 def sweep(target: Target, left: Sequence[Leftover]) -> list[Leftover]:
@@ -95,10 +93,9 @@ def _resources(target: Target) -> Iterator[tuple[str, str, str]]:
     def listed(operation: str, key: str, **query: Any) -> Iterator[Any]:
         return aws.paginated(ec2, operation, key, **{"Filters": ours, **query})
 
-    for reservation in listed("describe_instances", "Reservations"):
-        for instance in reservation["Instances"]:
-            if instance["State"]["Name"] not in ("terminated", "shutting-down"):
-                yield "instance", instance["InstanceId"], _run(instance)
+    for instance in listed("describe_instances", "Reservations[].Instances"):
+        if instance["State"]["Name"] not in ("terminated", "shutting-down"):
+            yield "instance", instance["InstanceId"], _run(instance)
     snapshots = list(listed("describe_snapshots", "Snapshots", OwnerIds=["self"]))
     # After the snapshots, so that the AMI of each is there already; also AMIs that are not ours,
     # which somebody has registered with a snapshot of ours.
@@ -129,15 +126,10 @@ def _run(resource: Any) -> str:
 
 def _remove(target: Target, leftover: Leftover) -> None:
     """Remove it, if it is still there."""
-    from botocore.exceptions import ClientError
-
     ec2 = aws.ec2(target)
-    try:
+    with aws.tolerated(is_not_there):
         if leftover.kind == "instance":
             ec2.terminate_instances(InstanceIds=[leftover.id])
             ec2.get_waiter("instance_terminated").wait(InstanceIds=[leftover.id])
         else:
             delete_resource(ec2, Resource(leftover.kind, leftover.id))
-    except ClientError as error:
-        if not is_not_there(error):
-            raise

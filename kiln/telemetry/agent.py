@@ -50,7 +50,8 @@ def agent_files(
         files[f"{STAGED}/host.json"] = _metrics(settings, _host(settings, agent_version))
     if settings.dcgm and driver:
         files[f"{STAGED}/dcgm.json"] = _dcgm(settings)
-        files[SCRAPE_TEMPLATE] = _scrape(settings)
+        facts, every = telemetry_facts()["dcgm"], settings.interval
+        files[SCRAPE_TEMPLATE] = render("telemetry/dcgm-scrape.yaml.j2", interval=every, **facts)
     return {path: _text(content) for path, content in files.items()}
 
 
@@ -220,11 +221,6 @@ def _dcgm(settings: Telemetry) -> dict[str, Any]:
         },
     }
     return {"logs": {"metrics_collected": {"prometheus": prometheus}}}
-
-
-def _scrape(settings: Telemetry) -> str:
-    dcgm = telemetry_facts()["dcgm"]
-    return render("telemetry/dcgm-scrape.yaml.j2", interval=settings.interval, **dcgm)
 
 
 def _text(content: Any) -> str:

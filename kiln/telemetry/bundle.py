@@ -79,7 +79,8 @@ def runtime_files(root: Path = RUNTIME) -> dict[str, Path]:
 def _members(settings: Telemetry, packages: Iterable[Row]) -> Iterator[tuple[str, bytes, int]]:
     """The files of the payload: name, content and mode."""
     for target, path in runtime_files().items():
-        yield f"files/{target}", path.read_bytes(), _mode(path)
+        mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+        yield f"files/{target}", path.read_bytes(), mode
     # The agent versions at which the configuration changes.
     since = telemetry_facts()["agent"]["since"]
     for step in {step for step in since.values() if at_least(step, since["nvidia_gpu"])}:
@@ -98,10 +99,6 @@ def _members(settings: Telemetry, packages: Iterable[Row]) -> Iterator[tuple[str
 
 def _table(rows: Iterable[Row]) -> bytes:
     return "".join("\t".join(row) + "\n" for row in rows).encode("ascii")
-
-
-def _mode(path: Path) -> int:
-    return 0o755 if path.stat().st_mode & 0o100 else 0o644
 
 
 def _tar(members: Iterable[tuple[str, bytes, int]]) -> bytes:

@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from typing import Any
 
-from kiln.base import yaml_files
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT, runtime_module
 from kiln.base.templates import render
+from kiln.facts import table
 
-KNOWLEDGE = ROOT / "kiln" / "facts" / "knowledge" / "xid.yaml"
 CATALOG = ROOT / "runtime" / "opt" / "kiln" / "lib" / "gpu_xid" / "catalog.json"
 PAGE = ROOT / "docs" / "xid.md"
 
@@ -48,16 +46,10 @@ def explain_code(code: str | int) -> dict[str, Any]:
     return entry
 
 
-@functools.cache
-def _knowledge() -> dict[str, Any]:
-    data: dict[str, Any] = yaml_files.read_plain(KNOWLEDGE)
-    return data
-
-
 def catalog_text() -> str:
     """The content of catalog.json: one entry per line, so that the daemon finds a code without
     parsing all entries."""
-    data = _knowledge()
+    data = table("xid")
     entries: dict[str, Any] = {
         "about": {"schema": data["schema"], "as_of": data["as_of"], "note": _WARNING},
         "sources": data["sources"],
@@ -92,7 +84,7 @@ def _shipped(row: dict[str, Any]) -> dict[str, Any]:
 
 def page_text() -> str:
     """The content of docs/xid.md."""
-    data = _knowledge()
+    data = table("xid")
     return render(
         "xid/page.md.j2",
         **{name: data[name] for name in ("as_of", "xid", "recovery", "nvlink", "sources")},

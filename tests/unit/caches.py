@@ -10,6 +10,7 @@ from typing import Any
 
 from kiln.base import yaml_files
 from kiln.base.paths import KNOWLEDGE
+from kiln.cloud import aws
 
 # Of the lab those that come from facts; the others hold a file of its own, or a key.
 _OF_FACTS = ("kiln.", "lab.moto.public_images", "lab.vendors.", "lab.rootfs.")
@@ -29,6 +30,12 @@ def forget() -> None:
         for value in list(vars(module).values()):
             if isinstance(value, functools._lru_cache_wrapper):
                 value.cache_clear()
+
+
+def forget_clients() -> None:
+    """Make the next clients read the credentials and settings of the environment again."""
+    for cached in (aws.client, aws.s3, aws._session):
+        cached.cache_clear()
 
 
 def read_facts_once() -> None:

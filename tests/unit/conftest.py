@@ -20,7 +20,7 @@ import pytest
 from kiln import facts
 from kiln.base import vocabulary
 from kiln.cli.output import FORMAT
-from kiln.cloud import aws, network
+from kiln.cloud import network
 from kiln.facts import tables
 from lab.api import botocore_data
 from tests import surroundings
@@ -79,7 +79,7 @@ def _own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _no_clients_of_another_file() -> Iterator[None]:
     """A client keeps the keys and the endpoint of the environment in which it was made."""
     yield
-    aws.forget_clients()
+    caches.forget_clients()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from kiln.catalog.model import (
     CheckCounts,
     Gathered,
 )
+from kiln.facts import instance
 from kiln.matrix.load import load_recipes
 from kiln.pipeline.record import Record
 from tests.unit import records
@@ -46,7 +47,7 @@ def known_lines() -> tuple[CatalogdLine, ...]:
 @cache
 def types() -> tuple[Any, ...]:
     recipes = [recipe for recipe in load_recipes() if recipe.channel_line in LINES]
-    return served_types(recipes, [line.line for line in known_lines()], TYPES)
+    return served_types(recipes, [line.line for line in known_lines()], [*map(instance, TYPES)])
 
 
 def catalog(lines: tuple[CatalogdLine, ...] | None = None, **more: Any) -> Catalog:

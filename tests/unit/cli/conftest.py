@@ -11,7 +11,6 @@ import pytest
 
 import tasks
 from kiln.cli import main
-from kiln.cloud import aws
 from tests.unit import caches
 
 
@@ -44,11 +43,9 @@ def run(
         for name, text in (own | environment).items():
             monkeypatch.setenv(name, text)
         caches.forget()
-        aws.forget_clients()
         capsys.readouterr()
         status = main.run(["./invoke", *words], tasks.ns)
         return Done(status, *capsys.readouterr())
 
     yield call
     caches.forget()
-    aws.forget_clients()

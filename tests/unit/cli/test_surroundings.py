@@ -16,7 +16,7 @@ from lab.base.settings import Lab
 from lab.daemon import control
 from lab.target import LabTarget
 from tests import surroundings
-from tests.unit import commands
+from tests.unit import caches, commands
 
 pytestmark = pytest.mark.slow
 TASKS = ("list --json", "check --json", "list")
@@ -58,7 +58,7 @@ def test_lab_is_asked_without_the_users_aws_configuration(
             monkeypatch.setenv(name, text)
     assert target.in_region("eu-west-1") == target
     monkeypatch.setattr(session_token, "require", lambda lab: "a-token")
-    aws.forget_clients()
+    caches.forget_clients()
     assert aws.ec2(target).meta.endpoint_url == lab.endpoint
 
 

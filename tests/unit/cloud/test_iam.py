@@ -13,11 +13,11 @@ from urllib.request import Request, urlopen
 import pytest
 
 from devel import iam_calls, iam_requests, iam_simulate, packers
-from kiln.base.tags import BAKE_TAGS
 from kiln.cloud import iam
+from kiln.facts import table
 from kiln.matrix import load
 from kiln.packer import process, program
-from kiln.packer.render import render, write_inputs
+from kiln.packer.render import BAKE_TAGS, render, write_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def test_each_call_is_allowed() -> None:
     missing = {
         action: place
         for action, place in called_in_builds().items()
-        if action not in iam_calls.allowed("kiln") | set(iam.iam_facts()["free"])
+        if action not in iam_calls.allowed("kiln") | set(table("iam")["free"])
     }
     assert not missing, f"add to kiln/facts/knowledge/iam.yaml, then ./invoke generate: {missing}"
 
@@ -41,7 +41,7 @@ def test_each_permission_is_called() -> None:
 def test_publishing_role_allows_what_it_calls(role: str) -> None:
     may = {
         action
-        for statement in iam.publishing_facts()[role]["statements"]
+        for statement in table("iam_publish")[role]["statements"]
         for action, callers in statement["actions"].items()
         if "kiln" in callers
     }
@@ -230,7 +230,7 @@ def seen(
 def test_packer_calls_what_it_is_allowed(seen: dict[str, Any]) -> None:
     assert seen["result"].exit_status == 0
     called = {action for action, _ in seen["calls"]}
-    assert called == iam_calls.allowed("packer") - set(iam.iam_facts()["unseen"])
+    assert called == iam_calls.allowed("packer") - set(table("iam")["unseen"])
 
 
 def test_packer_tags_instance_and_volume_at_launch(

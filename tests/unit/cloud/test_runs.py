@@ -108,7 +108,7 @@ def state_file(build_dir: Path, text: str) -> Path:
         (json.dumps({**STATE, "target": "moon"}), "`target`: "),
         (json.dumps({**STATE, "place": "file:///etc"}), "not an account id or a lab's endpoint"),
         (json.dumps({**STATE, "amis": "no"}), "`amis`: "),
-        ("{", "`the whole file`: "),
+        ("{", "`the whole text`: "),
     ],
 )
 def test_forged_or_torn_state_removes_nothing(build_dir: Path, text: str, reason: str) -> None:

@@ -13,6 +13,7 @@ from botocore.exceptions import WaiterError
 from kiln.base.errors import KilnError
 from kiln.cloud import aws, stacks
 from kiln.cloud.target import Target
+from tests.unit import caches
 
 # moto's CloudFormation imports its API Gateway, which reads OpenAPI with this.
 for part in ("", ".validation", ".validation.exceptions"):
@@ -24,7 +25,7 @@ AWS = Target("a test", "eu-central-1", account="123456789012")
 @pytest.fixture(autouse=True)
 def played(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "_WAIT", {"Delay": 0, "MaxAttempts": 3})
-    aws.forget_clients()
+    caches.forget_clients()
 
 
 def template(*topics: str, **parameters: str) -> str:

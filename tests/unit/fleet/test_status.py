@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.paginate import PageIterator
 
 from kiln.cloud import aws
 from kiln.cloud.target import Target
@@ -84,11 +85,24 @@ class Account:
         ]
 
 
+class Answers(PageIterator):
+    """Pages that are there already; `search` is botocore's."""
+
+    def __init__(self, pages: Iterable[dict[str, Any]]) -> None:
+        self.pages = pages
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.pages)
+
+
 class Pages:
     def __init__(self, account: Account, call: str) -> None:
         self.account, self.call = account, call
 
-    def paginate(self, **asked: Any) -> Iterator[dict[str, Any]]:
+    def paginate(self, **asked: Any) -> Answers:
+        return Answers(self._pages(asked))
+
+    def _pages(self, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         key, found = self.account.answers(self.call, asked)
         for start in range(0, max(len(found), 1), PAGE[self.call]):
             self.account.calls[self.call] += 1
@@ -192,7 +206,7 @@ class Commands:
             {"InstanceId": key, "Status": status, "StatusDetails": status, "CommandPlugins": steps}
             for key, (status, steps) in look.items()
         ]
-        return [{"CommandInvocations": invocations}]
+        return Answers([{"CommandInvocations": invocations}])
 
 
 def test_each_instance_answers_a_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,10 +33,11 @@ EFA_SHA256 = "bd68839e741b0afd3ec2e37d50603803cfa7a279c120f0a736cc57c2ff2d7fdc"
 
 
 @pytest.fixture
-def locked(tmp_path):
+def locked(tmp_path, monkeypatch):
     """The lock of CLASSIC, in a file of its own."""
     path = tmp_path / "amis.lock.yaml"
-    lock.update_lock([CLASSIC], path)
+    monkeypatch.setenv("KILN_LOCK", str(path))
+    lock.update_lock([CLASSIC])
     return path
 
 
@@ -80,7 +81,7 @@ def test_locked_hash_must_be_the_published_one(locked):
         lock.plan_lock([CLASSIC], read_lock_file(locked))
     assert all(each in error.value.message for each in (EFA, EFA_SHA256, "b" * 64))
     with pytest.raises(KilnError):
-        lock.update_lock([CLASSIC], locked)
+        lock.update_lock([CLASSIC])
 
 
 # ------------------------------------------------------------------- who signs what
@@ -134,36 +135,36 @@ def downloads(url, sha256):
 
 
 def test_hash_seen_in_aws_is_recorded_and_kept(locked):
-    lock.record_hashes(downloads(PLUGIN, "a" * 64), note="", when="build 7", path=locked)
+    lock.record_hashes(downloads(PLUGIN, "a" * 64), note="", when="build 7")
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
     assert artifact(locked, PLUGIN)["source"] == "seen by build 7"
-    assert not lock.update_lock([CLASSIC], locked)
+    assert not lock.update_lock([CLASSIC])
     assert artifact(locked, PLUGIN)["sha256"] == "a" * 64
 
 
 def test_build_in_aws_confirms_a_hash(locked):
     recipe = CLASSIC.changed(driver="550.163.01")
-    lock.update_lock([recipe], locked)
+    lock.update_lock([recipe])
     url = next(e["url"] for e in read_lock_file(locked)["artifacts"] if e.get("confirmed") is False)
     sha256 = artifact(locked, url)["sha256"]
-    lock.record_hashes(downloads(url, sha256), note="", when="build 7", path=locked)
+    lock.record_hashes(downloads(url, sha256), note="", when="build 7")
     for again in range(2):
         entry = artifact(locked, url)
         assert "confirmed" not in entry, f"after update {again}"
         assert (entry["sha256"], entry["source"]) == (sha256, "seen by build 7")
-        lock.update_lock([recipe], locked)
+        lock.update_lock([recipe])
 
 
 def test_download_without_locked_hash_is_first_seen(locked):
     seen = downloads(PLUGIN, "a" * 64) + downloads(EFA, EFA_SHA256) + downloads(EFA_KEY, "d" * 64)
-    assert lock.first_seen(seen, locked) == [PLUGIN]
-    lock.record_hashes(seen, note="", when="build 7", path=locked)
-    assert lock.first_seen(seen, locked) == []
+    assert lock.first_seen(seen) == [PLUGIN]
+    lock.record_hashes(seen, note="", when="build 7")
+    assert lock.first_seen(seen) == []
 
 
 def test_seen_hash_must_be_the_locked_one(locked):
     with pytest.raises(KilnError) as error:
-        lock.record_hashes(downloads(EFA, "b" * 64), note="", when="build 8", path=locked)
+        lock.record_hashes(downloads(EFA, "b" * 64), note="", when="build 8")
     assert error.value.exit_status == 1
     assert artifact(locked, EFA)["sha256"] == EFA_SHA256
 
@@ -171,7 +172,7 @@ def test_seen_hash_must_be_the_locked_one(locked):
 def test_hashes_of_the_lab_are_never_recorded(locked):
     note = LabTarget("for the test").record_fields("x86_64")["image_note"]
     with pytest.raises(KilnError) as error:
-        lock.record_hashes(downloads(PLUGIN, "c" * 64), note=note, when="run 1", path=locked)
+        lock.record_hashes(downloads(PLUGIN, "c" * 64), note=note, when="run 1")
     assert error.value.exit_status == 2
     assert artifact(locked, PLUGIN)["sha256"] is None
 
@@ -179,7 +180,7 @@ def test_hashes_of_the_lab_are_never_recorded(locked):
 @pytest.mark.parametrize("url", [EFA_KEY, f"{EFA}.sig"])
 def test_hash_of_key_or_signature_is_not_recorded(locked, url):
     seen = downloads(url, "d" * 64) + downloads(PLUGIN, "e" * 64)
-    lock.record_hashes(seen, note="", when="build 9", path=locked)
+    lock.record_hashes(seen, note="", when="build 9")
     assert artifact(locked, PLUGIN)["sha256"] == "e" * 64
     assert "sha256" not in artifact(locked, url)
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from kiln import components
-from kiln.base import tags
 from kiln.base.paths import ROOT
 from kiln.base.recipe import Recipe
 from kiln.facts import packages
@@ -47,7 +46,7 @@ def steps() -> list[tuple[str, dict[str, Any]]]:
 
 def test_ami_and_snapshots_are_tagged() -> None:
     build, source = read_hcl(shared("build.pkr.hcl")), read_hcl(shared("source.pkr.hcl"))
-    assert set(build["locals"][0]["tags"]) >= set(tags.BAKE_TAGS)
+    assert set(build["locals"][0]["tags"]) >= set(render.BAKE_TAGS)
     for name in ("tags", "snapshot_tags", "run_tags", "run_volume_tags"):
         assert "local.tags" in source["source"][0]["amazon-ebs"]["gpu"][name]
 
@@ -59,7 +58,7 @@ def test_digest_has_hashes_of_own_downloads_only(
     before = recipe_digest(recipes[0])
     monkeypatch.setattr(packages, "locked_hashes", lambda: {"https://other": "cd34"})
     assert recipe_digest(recipes[0]) == before
-    urls = [d.url for c in render.filled(recipes[0]) for d in c.downloads]
+    urls = [d.url for c in components.steps(recipes[0]) for d in c.downloads]
     monkeypatch.setattr(packages, "locked_hashes", lambda: {urls[0]: "ab12"})
     assert recipe_digest(recipes[0]) != before
 

@@ -17,8 +17,9 @@ import yaml
 
 from kiln import components
 from kiln.base.paths import AMI_TESTS, ROOT
+from kiln.facts import table
 from kiln.matrix.load import load_recipes
-from kiln.pipeline.checks import UNUSED_PLUGINS, expectations, read_junit, units_that_need_a_cluster
+from kiln.pipeline.checks import UNUSED_PLUGINS, expectations, read_junit
 from tests.unit.rows import row
 
 pytestmark = pytest.mark.slow
@@ -118,10 +119,11 @@ KNOWN_CLOCKS = {"clocks": [1, 2]}
 
 def expected(recipe: dict[str, Any], gpu: object = KNOWN_CLOCKS, **more: Any) -> dict[str, Any]:
     own_kernel = more.get("own_kernel", False)
+    flavor = table("distros")["flavors"].get(recipe.get("flavor"), {})
     return {
         "recipe": recipe,
         "gpu": gpu,
-        "needs_cluster": units_that_need_a_cluster(recipe.get("flavor", "base")),
+        "needs_cluster": flavor.get("needs_cluster", []),
         "target": "lab",
         "own_kernel": False,
         "boot_budget": {"unit": 5} if own_kernel else None,

@@ -14,8 +14,8 @@ from kiln.matrix.model import Publish
 from kiln.pipeline.record import write_record
 from kiln.pipeline.records import all_of
 from kiln.publish.lines import Line
-from kiln.publish.promote import Promotion, promote_line, roll_back
-from kiln.publish.publish import Publication, publish_row
+from kiln.publish.promote import Moves, Promotion, promote_line, roll_back
+from kiln.publish.publish import publish_row
 
 HOME, OTHER = "us-east-1", "eu-west-1"
 AWS = Target("a test", HOME, account="123456789012")
@@ -50,7 +50,7 @@ def a_line(settings: Publish | None = None) -> Line:
     return Line(RECIPE, settings or Publish())
 
 
-def published(*regions: str, settings: Publish | None = None, **more: Any) -> Publication:
+def published(*regions: str, settings: Publish | None = None, **more: Any) -> Moves:
     chosen = (settings or Publish()).model_copy(update={"regions": regions})
     return publish_row(a_line(chosen), AWS, **{"say": lambda text: None, **more})
 

@@ -38,8 +38,7 @@ def gathered(settings: Publish | None = None) -> Gathered:
     """The catalog of this line, and of one that the matrix has before it."""
     before = next(recipe for recipe in load_recipes() if recipe.channel_line != LINE)
     known = {LINE: settings or Publish()}
-    types = ("p4d.24xlarge",)
-    return gather_catalog(AWS, [before, RECIPE], known, [OTHER], pytest.fail, types=types)
+    return gather_catalog(AWS, [before, RECIPE], known, [OTHER], pytest.fail)
 
 
 def the_line(settings: Publish | None = None) -> CatalogdLine:

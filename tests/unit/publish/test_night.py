@@ -29,7 +29,7 @@ from kiln.publish import codebuild
 from kiln.publish import night as nights
 from kiln.publish.lines import Line
 from kiln.publish.night import DueRow, RowResult, finish_night, plan_night, run_night
-from kiln.publish.publish import Publication
+from kiln.publish.promote import Moves
 from tests.unit import cfn_lint, commands
 from tests.unit.publish.channel import (
     AWS,
@@ -172,7 +172,7 @@ def test_row_without_parent_ami_fails_alone(bake: Bake) -> None:
 
 
 def test_unpublished_row_keeps_its_build(bake: Bake) -> None:
-    def publish(line: Line, ami_id: str) -> Publication:
+    def publish(line: Line, ami_id: str) -> Moves:
         raise KilnError("no such region")
 
     ami_id = bake(1)

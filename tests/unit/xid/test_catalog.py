@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiln.base.yaml_files import read_plain
+from kiln.facts import table
 from kiln.xid import archive
 from kiln.xid import catalog as xid_catalog
 
@@ -30,7 +30,7 @@ def test_every_code_is_known_whole_and_with_a_source(codes: dict[str, Any]) -> N
         assert row["severity"] in ("fatal", "error", "warning", "info")
         if row["severity"] == "fatal":
             assert "notice nothing" not in row["meaning"], key
-    data = read_plain(xid_catalog.KNOWLEDGE)
+    data = table("xid")
     for row in [*data["xid"], *data["sxid"]]:
         fields = row.keys() - {"code", "source", "by_line", "texts", "switches"}
         assert {row["source"].get(field) for field in fields} <= data["sources"].keys(), row["code"]
