@@ -385,12 +385,11 @@ def _report(made: Acceptance) -> str:
     commands = [f"echo 'NVRM: Xid (PCI:0000:00:0{n}): {said}' >/dev/kmsg" for n in range(2)]
     shell, batch = {"DocumentName": "AWS-RunShellScript"}, ([made.launched], {"commands": commands})
     answers = machines.run_command(made.target, shell, [batch], patience=_PATIENCE, say=log)
-    why = [answer.why for answer in answers.values() if not answer.ok]
+    why = {key: answer.why for key, answer in answers.items() if not answer.ok}
     settings = Telemetry(**made.rows[0].telemetry)
     how = HowToInstall(settings, patience=_PATIENCE)
-    why = why or [*wait_for_reports(made.target, how, due, made.name, began, log).values()]
-    if why:
-        raise operation_failed(f"{made.launched}: {why[0]}")
+    if why := why or wait_for_reports(made.target, how, due, made.name, began, log):
+        raise operation_failed(f"{made.launched}: {why[made.launched]}")
     return f"a test event in {settings.log_group}, a GPU metric in {settings.namespace}"
 
 
