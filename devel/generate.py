@@ -29,6 +29,7 @@ from kiln.packer.render import stale_files, write_all
 from kiln.pipeline import evidence
 from kiln.publish import codebuild
 from kiln.telemetry import stack
+from kiln.telemetry.settings import telemetry_facts
 from kiln.xid import catalog
 from lab.rootfs import pci
 
@@ -57,6 +58,10 @@ def _proven() -> str:
     page = _page(_PROVEN_PAGE, "## The rows", headings, rows)
     before, heading, rest = page.partition("## In an AWS account\n\n")
     return f"{before}{heading}{evidence.status_text()}\n\n{rest[rest.index('## ') :]}"
+
+
+def _counters() -> str:
+    return render("telemetry/dcgm-counters.csv.j2", fields=telemetry_facts()["dcgm"]["fields"])
 
 
 def _cli() -> str:
@@ -118,6 +123,10 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     stack.TEMPLATE: (
         stack.example_text,
         "templates/stack/ and kiln/facts/knowledge/telemetry-stack.yaml",
+    ),
+    ROOT / "runtime/etc/kiln/dcgm-counters.csv": (
+        _counters,
+        "kiln/facts/knowledge/cloudwatch.yaml",
     ),
     ROOT / "docs/amis-yaml.md": (reference.amis_yaml, "the models of kiln/matrix/model.py"),
     ROOT / "docs/components.md": (reference.components_page, "kiln/components/ and amis.yaml"),

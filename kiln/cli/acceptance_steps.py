@@ -291,8 +291,7 @@ def _publish(made: Acceptance) -> str:
 
 
 def _promote(made: Acceptance, line: lines.Line | None = None) -> str:
-    line = line or made.line
-    done = promote.promote_line(line, made.name, made.target, accept=True, say=log)
+    done = promote.promote_line(line or made.line, made.name, made.target, accept=True, say=log)
     gates = "; ".join(f"{gate.name}: {gate.evidence}" for gate in done.gates)
     if not done.allowed:
         raise operation_failed(f"a gate is closed: {gates}")
@@ -302,8 +301,7 @@ def _promote(made: Acceptance, line: lines.Line | None = None) -> str:
 def _roll_back(made: Acceptance) -> str:
     if len(made.amis) < 2:
         raise SkippedError("there is one release only: no second AMI is verified")
-    at_home = made.line.settings.model_copy(update={"regions": ()})
-    line = replace(made.line, settings=at_home)
+    line = replace(made.line, settings=made.line.settings.model_copy(update={"regions": ()}))
     publish.publish_row(line, made.target, ami_id=made.amis[1], say=log)
     _promote(made, line)
     back = promote.roll_back(made.line, made.name, made.target, say=log)
@@ -323,16 +321,15 @@ def _deploy(made: Acceptance) -> str:
     outputs = stacks.stack_outputs(stacks.find_stack(made.target, made.name))
     made.profile = outputs["InstanceProfile"]
     with aws.explained("the dashboard could not be read"):
-        cloudwatch = aws.client("cloudwatch", made.target)
-        answer = cloudwatch.get_dashboard(DashboardName=outputs["DashboardName"])
+        name = outputs["DashboardName"]
+        answer = aws.client("cloudwatch", made.target).get_dashboard(DashboardName=name)
     return f"its dashboard has {len(json.loads(answer['DashboardBody'])['widgets'])} widgets"
 
 
 def _launch(made: Acceptance) -> str:
     """Launch the document as a person does, who replaces the group, and adds a subnet and tags."""
-    line, profile = made.line, made.profile or None
-    where = (line.name, made.name, made.target.region)
-    request = consume.launch_request(*where, row=line, instance_profile=profile)
+    where, profile = (made.line.name, made.name, made.target.region), made.profile or None
+    request = consume.launch_request(*where, row=made.line, instance_profile=profile)
     access = network.make_access(made.run, made.target, made.account, efa=bool(request.cards))
     document = json.loads(consume.KINDS["launch-template-json"].document(request))
     data, own = document["LaunchTemplateData"], cleanup.tags(made.run.id, **made.account.tags)
@@ -386,11 +383,10 @@ def _report(made: Acceptance) -> str:
     shell, batch = {"DocumentName": "AWS-RunShellScript"}, ([made.launched], {"commands": commands})
     answers = machines.run_command(made.target, shell, [batch], patience=_PATIENCE, say=log)
     why = {key: answer.why for key, answer in answers.items() if not answer.ok}
-    settings = Telemetry(**made.rows[0].telemetry)
-    how = HowToInstall(settings, patience=_PATIENCE)
+    how = HowToInstall(Telemetry(**made.rows[0].telemetry), patience=_PATIENCE)
     if why := why or wait_for_reports(made.target, how, due, made.name, began, log):
         raise operation_failed(f"{made.launched}: {why[made.launched]}")
-    return f"a test event in {settings.log_group}, a GPU metric in {settings.namespace}"
+    return f"a test event in {how.settings.log_group}, a GPU metric in {how.settings.namespace}"
 
 
 def _install(made: Acceptance) -> str:

@@ -270,11 +270,10 @@ def which(rows: Rows, instance_type: str | None = None, verbose: bool = False) -
     answer = rows_for(instance_type, recipes, flavor=rows.flavor)
     answer |= {"left_out": number - len(recipes)}
     first = [f"{instance_type}: {answer['gpus']}"] if instance_type else []
-    last = [] if verbose else ["reasons: add --verbose"]
+    last = [which_text(answer)] if verbose else ["reasons: add --verbose"]
     if left_out := answer["left_out"]:
         last.append(f"{_counted(left_out, 'row')} of the matrix not selected")
-    details = [which_text(answer)] if verbose else []
-    output(answer, *first, table(HEADINGS, table_rows(answer, recipes)), *details, *last)
+    output(answer, *first, table(HEADINGS, table_rows(answer, recipes)), *last)
     return 0 if answer["serves"] else 1
 
 

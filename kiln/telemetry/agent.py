@@ -120,11 +120,6 @@ def agent_config_problems(
     return problems
 
 
-def dcgm_counters() -> str:
-    """`dcgm-counters.csv` for dcgm-exporter: field, Prometheus type, help."""
-    return render("telemetry/dcgm-counters.csv.j2", fields=telemetry_facts()["dcgm"]["fields"])
-
-
 def _events(
     settings: Telemetry, agent_version: str | None, *, plain: bool = False
 ) -> dict[str, Any]:
