@@ -21,7 +21,7 @@ POLICY_FILE = ROOT / "docs" / "iam-policy.json"
 POLICY_FILE_SETTINGS = ROOT / "docs" / "iam-policy-settings.json"
 # The tasks that have a policy of their own: publish, nightly's part of it; promote and rollback;
 # retire and sweep; nightly.plan and the end of its night; stack.deploy, whose calls CloudFormation
-# makes; those of the fleet; catalog; acceptance, which has the statements of others besides.
+# makes; those of the fleet; catalog; acceptance, beside the others.
 PUBLISHING = ("publish", "promote", "retire", "plan", "stack", "fleet", "catalog", "acceptance")
 # The account of an ARN such as arn:aws:ec2:*:*:instance/*; an image's may be empty and stays.
 _ANY_ACCOUNT = re.compile(r"^(arn:aws:[^:]*:[^:]*:)\*:")
@@ -35,11 +35,8 @@ def policy(
 
     `regions` replace those of iam.yaml; with `account` the ARNs name that account.
     """
-    ours = table("iam_publish")[part] if part in PUBLISHING else {"statements": table("iam")[part]}
-    statements = [_statement(entry) for entry in ours["statements"]]
-    for other in ours.get("with", ()):
-        more = policy(other)["Statement"]
-        statements += [{**each, "Sid": f"{other.capitalize()}{each['Sid']}"} for each in more]
+    ours = table("iam_publish")[part]["statements"] if part in PUBLISHING else table("iam")[part]
+    statements = [_statement(entry) for entry in ours]
     for statement in statements:
         equal = statement.get("Condition", {}).get("StringEquals", {})
         if regions and "aws:RequestedRegion" in equal:

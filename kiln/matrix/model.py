@@ -182,7 +182,7 @@ class Settings(Block):
     parallelcluster: Release | None = None
     """ParallelCluster version, for flavor parallelcluster"""
     telemetry: Telemetry | None = None
-    """what the CloudWatch agent reports: docs/telemetry-cloudwatch.md"""
+    """metrics and events that the CloudWatch agent sends: docs/telemetry-cloudwatch.md"""
     publish: Publish | None = None
     """where the AMIs go and who may launch them: docs/publish.md"""
     aws: Aws | None = None

@@ -103,7 +103,7 @@ class LabSSMResponse(SimpleSystemManagerResponse):  # type: ignore[misc]
         listed = [shown.invocation(command, each, details=details) for each in command.invocations]
         return _page("CommandInvocations", listed, request)
 
-    # What agents call. botocore knows none of these calls: their answers are text.
+    # The agents' calls. botocore knows none of them: their answers are text.
 
     def update_instance_information(self) -> str:
         """Note what an agent says of itself."""
@@ -162,7 +162,7 @@ class LabSSMResponse(SimpleSystemManagerResponse):  # type: ignore[misc]
             raise InvalidDocument(f"Document with name {name} does not exist.") from None
         text = str(document["Content"])
         wanted = request.get("DocumentHash")
-        # That another hash is refused is the parameter's purpose; the error's name is assumed.
+        # Systems Manager rejects another hash; the error's name is assumed.
         # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_SendCommand.html
         if wanted and wanted != hashlib.sha256(text.encode()).hexdigest():
             raise InvalidDocument(f"The hash of the document {name} is not {wanted}.")

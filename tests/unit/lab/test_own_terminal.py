@@ -62,5 +62,5 @@ print("left", left)
     assert "size 77\n" in shown
     # Typed by the user, or by itself on its own terminal; nothing of it reaches the user's.
     assert re.search(r"typed: (abc|evil)", shown)
-    # What the user types after its end is echoed, and left for the next program.
+    # Keys typed after the shell's end are echoed, and left for the next program.
     assert re.search(r"status 7\n(abc\n)?left b'(abc\\n)?'\n", shown)

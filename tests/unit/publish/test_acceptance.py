@@ -65,7 +65,7 @@ def asked(
 
 
 def left(client: Client) -> list[Any]:
-    """What is in the account, in each region."""
+    """The account's resources, by region."""
     found: list[Any] = []
     for region in (HOME, OTHER):
         ec2 = client("ec2", region)
@@ -222,7 +222,7 @@ def with_stack(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def reporting(client: Client, ids: list[str], commands: list[str]) -> None:
-    """What the CloudWatch agent does after a command on an instance has written an event."""
+    """Send the event that a command has written, as the CloudWatch agent does."""
     assert all("NVRM: Xid (PCI:" in command for command in commands)
     logs, group, now = client("logs"), "/ec2/accelerated/accel-event-log", int(time.time())
     logs.create_log_group(logGroupName=group)
