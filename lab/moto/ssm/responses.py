@@ -40,7 +40,7 @@ class LabSSMResponse(SimpleSystemManagerResponse):  # type: ignore[misc]
         rows = [each.describe_response_object() for each in described]
         return _page("Parameters", rows, request, size=10)
 
-    # What users call.
+    # The users' calls.
 
     def describe_instance_information(self) -> ActionResult:
         """List the agents."""
