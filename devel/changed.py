@@ -48,7 +48,7 @@ def changed_files(root: Path = ROOT) -> list[str]:
 
 def touched_tests(files: Iterable[str], root: Path = ROOT) -> tuple[list[str], list[str]]:
     """Return the files of tests/unit that these files touch: first those next to the change, whose
-    slow tests run too."""
+    slow tests run too: that of a module's name, or of its folder's, or those that import it."""
     units = root / "tests" / "unit"
     every = sorted(units.rglob("test_*.py"))
     folders, modules, own = set[str](), set[str](), set[Path]()
@@ -60,8 +60,8 @@ def touched_tests(files: Iterable[str], root: Path = ROOT) -> tuple[list[str], l
             own |= set((root / path).parent.glob(pattern))
         for place, of in _FOLDERS.items():
             folders |= set(of) if path.is_relative_to(place) else set()
-        if path.parts[0] in ("kiln", "templates") and len(path.parts) > 2:
-            folders.add(path.parts[1])
+        if path.parts[0] in ("kiln", "templates") and len(path.parts) > 1:
+            folders.add(path.parts[1].removesuffix(".py"))
         if path.suffix == ".py" and path.parts[0] in ("kiln", "lab", "devel"):
             modules.add(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     graph = grimp.build_graph("kiln", "lab", "devel", cache_dir=None)
@@ -70,9 +70,19 @@ def touched_tests(files: Iterable[str], root: Path = ROOT) -> tuple[list[str], l
     rest = set[str]().union(*(graph.find_downstream_modules(each) for each in known))
     imports = {file: _imports(file) for file in every}
     here = {file for file in every if file.relative_to(units).parts[0] in folders}
-    near = own | {file for file in here if imports[file] & (modules | users)}
+    for module in modules:
+        parts = [f"test_{part}" for part in reversed(module.split("."))]
+        choices = [
+            *({file for file in here if file.stem == part} for part in parts),
+            {file for file in here if module in imports[file]},
+            {file for file in every if module in imports[file]},
+            {file for file in here if imports[file] & users},
+        ]
+        found = next(filter(None, choices), set())
+        # Of what everything imports, the fast tests must do.
+        own |= found if len(found) < 5 else set()
     far = here | {file for file in every if imports[file] & (modules | rest)}
-    return _names(near, root), _names(far - near, root)
+    return _names(own, root), _names(far - own, root)
 
 
 def _names(files: Iterable[Path], root: Path) -> list[str]:
