@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
@@ -21,7 +22,7 @@ from lab.api import botocore_data, faults, session_token
 from lab.api.faults import Faults
 from lab.base import folders, origin
 from lab.base.settings import Lab, current
-from lab.daemon import host, left_behind, server_processes
+from lab.daemon import cell, host, left_behind
 from lab.machine import bridge
 from lab.moto import public_images
 from lab.vendors import kinds as vendors
@@ -39,11 +40,7 @@ def main() -> int:
         level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", force=True
     )
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    try:
-        server_processes.refuse_second(lab)
-    except KilnError as error:
-        log.error("FATAL %s", error.message)
-        return 1
+    pid_file = _alone(lab)
     # Remove what a killed lab left behind.
     left_behind.remove(lab)
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
@@ -55,8 +52,8 @@ def main() -> int:
         # control.up looks for this word in the log.
         log.error("FATAL %s", getattr(error, "message", error))
         left_behind.remove(lab)
-        host.restore(lab)
         return 1
+    pid_file.close()
     return 0
 
 
@@ -87,7 +84,6 @@ def serve(lab: Lab) -> None:
     callers = Callers(session_token.ensure(lab), role_sessions.is_valid, [lab.gateway])
     api = backends.api(machines, admin, callers)
     server = make_server("127.0.0.1", lab.port, api, threaded=True, request_handler=web.Handler)
-    host.prepare(lab)
     bridge.up(lab)
 
     def is_here(name: str) -> bool:
@@ -98,6 +94,17 @@ def serve(lab: Lab) -> None:
     metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.find)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    outside = None
+    if descriptor := os.environ.get(cell.PORT):
+        outside = make_server(
+            "127.0.0.1",
+            lab.port,
+            api,
+            threaded=True,
+            request_handler=web.Handler,
+            fd=int(descriptor),
+        )
+        threading.Thread(target=outside.serve_forever, daemon=True).start()
     consistency.log_seed()
     _wait(lab, stopping)
 
@@ -107,8 +114,18 @@ def serve(lab: Lab) -> None:
     _end(machines, lambda: web.end(server), metadata_service.shutdown, vendor.close, resolver.close)
     left_behind.remove(lab)
     lab.pid_file.unlink(missing_ok=True)
-    host.restore(lab)
     log.info("down")
+
+
+def _alone(lab: Lab) -> IO[str]:
+    """Hold the lab's pid file, which tells others that the lab runs."""
+    folders.private(lab.root, lab.state)
+    file = lab.pid_file.open("a+")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
 
 
 def _end(machines: Machines, *services: Callable[[], None]) -> None:
@@ -122,7 +139,6 @@ def _end(machines: Machines, *services: Callable[[], None]) -> None:
 
 def _wait(lab: Lab, stopping: threading.Event) -> None:
     """Say that the lab is up, and wait until it shall go down."""
-    lab.pid_file.write_text(str(os.getpid()))
     log.info("up at %s", lab.endpoint)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

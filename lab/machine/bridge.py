@@ -153,6 +153,7 @@ def attach(lab: Lab, address: str, mac: str, leader: int) -> None:
     """
     name = port(lab, address)
     batch(["nft", "-f", "-"], [f"add {_sender(lab, address, mac)}"])
+    run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(leader))
     batch(
         ["nsenter", f"--target={leader}", "--net", "ip", "-batch", "-"],
         [
@@ -164,6 +165,7 @@ def attach(lab: Lab, address: str, mac: str, leader: int) -> None:
     batch(
         ["ip", "-batch", "-"],
         [
+            f"link set {name} addrgenmode none",
             f"link set {name} mtu {mtu()} master {lab.bridge} up",
             f"link set {name} type bridge_slave isolated on",
         ],

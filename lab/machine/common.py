@@ -12,10 +12,6 @@ import threading
 import time
 import uuid
 
-# In the environment of each guest's PID 1: by it `lab.daemon.left_behind` finds a crashed lab's.
-MARK = "KILN_LAB"
-
-
 class DidNotStartError(Exception):
     """The host could not start a guest; the image is not at fault."""
 

@@ -59,7 +59,7 @@ def arch_of(program: Path) -> str:
 def ensure(arch: str) -> None:
     """Configure the kernel to run `arch`'s programs with qemu-user, unless they run natively.
 
-    The setting applies to the whole host until it reboots. Raises operation_failed when the kernel
+    The setting is the cell's own, which takes Linux 6.7. Raises operation_failed when the kernel
     or a container does not allow it, or qemu-user is missing.
     """
     if not needed(arch) or _is_set(arch):
@@ -84,20 +84,6 @@ def ensure(arch: str) -> None:
             f"the binfmt_misc setting ({failure})",
             hint=f"build the {arch} rows on an {arch} host, or in AWS: ./invoke build --target aws",
         ) from None
-
-
-def forget(arch: str) -> bool:
-    """Remove the setting; False when there was none."""
-    entry = _BINFMT / _name(arch)
-    if not entry.exists():
-        return False
-    entry.write_text("-1")
-    return True
-
-
-def forget_all() -> list[str]:
-    """Remove every setting that `ensure` made; returns their paths."""
-    return [f"{_BINFMT / _name(arch)}" for arch in UNAME_ARCH if forget(arch)]
 
 
 def rule(arch: str, interpreter: Path) -> str:

@@ -11,13 +11,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
-from lab.base import folders
+from lab.base import folders, settings
 from lab.base.shell import CommandError, run
-from lab.rootfs import bases, distros, emulation, tree
+from lab.rootfs import as_guest, bases, distros, emulation, tree
+from lab.rootfs.tree import Progress
 from lab.vendors.mirror import ca
 
 # What a guest needs to boot, be reached and be provisioned: one of the paths of each line.
@@ -85,19 +87,21 @@ def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
     """
     if (rootfs is None) == (mirror is None):
         raise KilnError("specify either --rootfs FILE-OR-FOLDER or --mirror URL")
+    return install(
+        distro, None, partial(_fill, distro, rootfs, mirror), "everything: imported with lab.import"
+    )
+
+
+def _fill(distro: str, rootfs: Path | None, mirror: str | None, making: Path) -> None:
     spec = distros.spec(distro)
-
-    def fill(making: Path) -> None:
-        if rootfs is not None:
-            if rootfs.is_dir():
-                # Before copying it.
-                check(distro, spec, rootfs)
-                _processor(rootfs)
-            _unpack(rootfs, making)
-        else:
-            _fetch(distro, spec, str(mirror), making)
-
-    return install(distro, None, fill, "everything: imported with lab.import")
+    if rootfs is not None:
+        if rootfs.is_dir():
+            # Before copying it.
+            check(distro, spec, rootfs)
+            _processor(rootfs)
+        _unpack(rootfs, making)
+    else:
+        _fetch(distro, spec, str(mirror), making)
 
 
 def install(distro: str, link: Path | None, fill: Callable[[Path], None], real: str) -> Path:
@@ -106,10 +110,14 @@ def install(distro: str, link: Path | None, fill: Callable[[Path], None], real: 
     `link` will lead to it (default: that of imported bases, for the processor of the files).
     `real` says for the marker file where they came from. Raises as `import_rootfs` does.
     """
-    if os.geteuid() != 0:
-        raise operation_failed("importing a root filesystem requires root", hint="run with sudo")
+    folders.private(settings.current().root, bases.bases_dir())
+    return as_guest.call(_install, distro, link, fill, real, say=print)
+
+
+def _install(
+    distro: str, link: Path | None, fill: Callable[[Path], None], real: str, say: Progress
+) -> Path:
     home = bases.bases_dir()
-    home.mkdir(parents=True, exist_ok=True)
     making = home / f".importing-{distro}-{os.getpid()}"
     try:
         fill(making)

@@ -40,14 +40,26 @@ def ensure(home: Path, arch: str, family: str, say: Progress) -> Path:
     return tree
 
 
+def path(home: Path, arch: str, family: str) -> Path:
+    """The place of a family's tree, made or not."""
+    tree = _place(home, arch, aptsources.host())
+    return tree if family == "al" else tree.with_name(f"{tree.name}-{family}")
+
+
+def _options() -> list[str]:
+    recipe = distros.tree()
+    return mmdebstrap_options(recipe["include"], recipe["exclude_paths"])
+
+
+def _place(home: Path, arch: str, archive: aptsources.Archive) -> Path:
+    inputs = json.dumps([archive.origin, archive.suite, *mmdebstrap.OPTIONS, _options()])
+    return home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
+
+
 def _common(home: Path, arch: str, say: Progress) -> Path:
     """The common Debian tree, made by mmdebstrap when it is missing."""
     archive = aptsources.host()
-    recipe = distros.tree()
-    options = mmdebstrap_options(recipe["include"], recipe["exclude_paths"])
-    common = [archive.origin, archive.suite, *mmdebstrap.OPTIONS]
-    inputs = json.dumps([*common, options])
-    tree = home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
+    tree = _place(home, arch, archive)
     if tree.is_dir():
         return tree
     duration = "about eight minutes" if emulation.needed(arch) else "about half a minute"
@@ -57,7 +69,7 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     with mmdebstrap.alone(home, say) as lock:
         delete(making)
         try:
-            how = [*options, *without_syncs()]
+            how = [*_options(), *without_syncs()]
             mmdebstrap.make(archive, arch, how, making, home / "mmdebstrap.log", lock)
         except KilnError:
             delete(making)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.base.settings import Lab
-from lab.machine import bridge, disks
-from lab.machine.common import MARK, DidNotStartError, end, has_booted, hypervisor_id
+from lab.machine import bridge, cgroups, disks
+from lab.machine.common import DidNotStartError, end, has_booted, hypervisor_id
 from lab.machine.own_kernel import accelerator, dhcp
 
 log = logging.getLogger("lab.own_kernel")
@@ -91,11 +91,16 @@ class QemuMachine:
         self._off.wait(5)
 
     @property
+    def _group(self) -> str:
+        return f"{self.lab.bridge}/{self.instance_id}"
+
+    @property
     def _control(self) -> Path:
         return disks.folder(self.lab, self.instance_id) / _CONTROL
 
     def _boot(self, home: Path) -> None:
         command = [
+            *cgroups.run_in(self._group),
             *("nice", "-n", str(_NICE)),
             *("qemu-system-x86_64", "-name", self.instance_id, *accelerator.options()),
             *("-machine", "pc", "-smp", str(_PROCESSORS), "-m", str(_MEMORY)),
@@ -120,7 +125,6 @@ class QemuMachine:
         with log_file.open("wb") as errors:
             self._process = subprocess.Popen(
                 command,
-                env={**os.environ, MARK: self.lab.bridge},
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
@@ -176,6 +180,7 @@ class QemuMachine:
 
     def _clear(self) -> None:
         end(self._process)
+        cgroups.remove(self._group)
         dhcp.forget(self.mac)
         bridge.detach_tap(self.lab, self.address, self.mac)
         self._control.unlink(missing_ok=True)
