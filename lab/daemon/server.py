@@ -94,16 +94,11 @@ def serve(lab: Lab) -> None:
     metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.find)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    outside = None
     if descriptor := os.environ.get(cell.PORT):
         outside = make_server(
-            "127.0.0.1",
-            lab.port,
-            api,
-            threaded=True,
-            request_handler=web.Handler,
-            fd=int(descriptor),
+            "127.0.0.1", lab.port, api, True, request_handler=web.Handler, fd=int(descriptor)
         )
+        outside.server_activate()
         threading.Thread(target=outside.serve_forever, daemon=True).start()
     consistency.log_seed()
     _wait(lab, stopping)
