@@ -195,7 +195,9 @@ def _range() -> tuple[int, int]:
         return _ROOTS_IDS, _ROOTS_IDS
     name, found = pwd.getpwuid(os.geteuid()).pw_name, []
     for file in ("/etc/subuid", "/etc/subgid"):
-        entry = re.compile(rf"^(?:{re.escape(name)}|{os.geteuid()}):([0-9]+):([0-9]+)", re.MULTILINE)
+        entry = re.compile(
+            rf"^(?:{re.escape(name)}|{os.geteuid()}):([0-9]+):([0-9]+)", re.MULTILINE
+        )
         with contextlib.suppress(OSError):
             ranges = entry.findall(Path(file).read_text())
             found += [int(first) for first, count in ranges if int(count) >= _IDS][:1]
@@ -289,7 +291,16 @@ def _way_out(network: Path) -> list[str]:
     closed = [word for flag in "tuTU" for word in (f"-{flag}", "none")]
     return [
         *("pasta", "--foreground", "--quiet", "--config-net", "--ipv4-only", "--no-map-gw"),
-        *("--netns-only", "--no-netns-quit", "--netns", str(network), "--mtu", "1500", *named, *closed),
+        *(
+            "--netns-only",
+            "--no-netns-quit",
+            "--netns",
+            str(network),
+            "--mtu",
+            "1500",
+            *named,
+            *closed,
+        ),
     ]
 
 
@@ -359,7 +370,9 @@ class _Server:
         for descriptor in given:
             os.close(descriptor)
         self._programs[child] = channel
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._pass_on(channel, child))
+        self._selector.register(
+            channel, selectors.EVENT_READ, lambda: self._pass_on(channel, child)
+        )
 
     def _become(self, what: dict[str, object], given: list[int], port: int) -> None:
         environment = {**what["environment"], NET_CORE: os.environ[NET_CORE]}  # type: ignore[dict-item]

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 
+
 class DidNotStartError(Exception):
     """The host could not start a guest; the image is not at fault."""
 

@@ -25,7 +25,9 @@ def call(function: Callable[..., Path], *arguments: object, say: Progress) -> Pa
     Its argument `say` gets one line per step. Raises the function's KilnError.
     """
     command = [*namespace.program(), sys.executable, "-m", "lab.rootfs.as_guest"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as maker:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as maker:
         assert maker.stdin and maker.stdout
         maker.stdin.write(pickle.dumps((function, arguments)))
         maker.stdin.close()

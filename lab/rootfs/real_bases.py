@@ -61,9 +61,7 @@ def ensure(recipe: Recipe, say: Progress) -> Path:
         return made
     say(f"{recipe.distro.name} {arch}: installing it from its own repositories, once")
     fill = _amazon if recipe.distro.family == "al" else _debian
-    return importer.install(
-        distro, _link(distro, arch), partial(fill, recipe), _OWN_REPOSITORIES
-    )
+    return importer.install(distro, _link(distro, arch), partial(fill, recipe), _OWN_REPOSITORIES)
 
 
 _OWN_REPOSITORIES = "everything: installed from the distribution's own repositories"

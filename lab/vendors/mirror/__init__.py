@@ -57,7 +57,9 @@ def serve(
     home = state or settings.current().shared
     context = ca.server_context([*vendor_hosts(), *endpoints.certified()], home)
     behind = server.Api(*api, frozenset(vendor_hosts())) if api else None
-    return server.start(address, https_port, http_port, context, _site(home).find, log or home / LOG, behind)
+    return server.start(
+        address, https_port, http_port, context, _site(home).find, log or home / LOG, behind
+    )
 
 
 def find(url: str, state: Path | None = None) -> Path | None:
