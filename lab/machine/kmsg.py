@@ -47,7 +47,7 @@ class KernelLog:
         self._waiting: dict[int, tuple[int, int]] = {}  # read request → file, size
         self._polls: set[int] = set()
         self._lock = threading.Lock()
-        self.say(b"Linux version " + os.uname().release.encode(), 5)
+        self.add(b"Linux version " + os.uname().release.encode(), 5)
         node.touch()
         self._fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         how = f"fd={self._fuse},rootmode={_MODE:o},user_id=0,group_id=0"
@@ -58,20 +58,30 @@ class KernelLog:
         """End the log, also for who still reads it."""
         run("umount", "--lazy", str(self._node), check=False)
 
-    def say(self, text: bytes, prefix: int) -> None:
-        """Add a record; facility 0 is the kernel's own."""
+    def add(self, text: bytes, prefix: int) -> None:
+        """Add a record, as the kernel does where the facility in `prefix` is 0."""
+        with self._lock:
+            self._add(text, prefix)
+
+    def _add(self, text: bytes, prefix: int) -> None:
         shown = re.sub(rb"[^ -\[\]-~]", lambda byte: b"\\x%02x" % byte[0][0], text)
         head = f"{prefix},{self._next},{time.monotonic_ns() // 1000},-;".encode()
         self._records[self._next] = head + shown + b"\n"
         self._records.pop(self._next - _MOST, None)
         self._next += 1
+        for unique in list(self._waiting):
+            self._read(unique)
+        for handle in self._polls:
+            self._send(0, _NOTIFY_POLL, struct.pack("Q", handle))
+        self._polls.clear()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):  # ENODEV: it is closed
             while True:
                 request = os.read(self._fuse, 1 << 17)
                 with self._lock:
-                    self._answer(*_IN.unpack_from(request)[1:3], request[_IN.size :])
+                    _, kind, unique, *_ = _IN.unpack_from(request)
+                    self._answer(kind, unique, request[_IN.size :])
         os.close(self._fuse)
 
     def _answer(self, kind: int, unique: int, body: bytes) -> None:
@@ -133,12 +143,7 @@ class KernelLog:
         match = re.match(rb"<([0-9]{1,4})>", line)
         prefix = int(match[1]) if match else _DEFAULT_LEVEL
         text = line[match.end() if match else 0 :].removesuffix(b"\n")
-        self.say(text, prefix if prefix >= _USER else prefix | _USER)
-        for unique in list(self._waiting):
-            self._read(unique)
-        for handle in self._polls:
-            self._send(0, _NOTIFY_POLL, struct.pack("Q", handle))
-        self._polls.clear()
+        self._add(text, prefix if prefix >= _USER else prefix | _USER)
         return struct.pack("II", len(line), 0)
 
     def _reply(self, unique: int, answer: bytes | int) -> None:

@@ -6,9 +6,8 @@ A test adds to `Guest` what its own subject needs, lays its files into `root` an
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,14 +16,18 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
-from lab.daemon import root_shell
-from lab.machine import cgroups
+from lab.daemon import cell, root_shell
+from lab.machine import cgroups, namespace
 from lab.machine.guest import REBOOT, leader_of
+from lab.machine.kmsg import KernelLog
 from lab.rootfs import bases
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests take root")
-# With the host's kernel log, which all guests share.
-KERNEL_LOG = ("--bind=/dev/kmsg", "--capability=CAP_SYSLOG")
+IN_CELL = pytest.mark.skipif(not cell.is_inside(), reason="guests take the labs' cell")
+# As namespace.py does it, on a disk that is mounted already.
+_AS_GUEST = (
+    "import os, sys; sys.path.insert(0, sys.argv[1]); import namespace; namespace.take_ids(); "
+    "namespace.mount('lab', '/run', 'tmpfs', 0, 'mode=755'); os.execvp(sys.argv[2], sys.argv[2:])"
+)
 UNTIL_RUNNING = ("timeout", "30", "systemctl", "is-system-running", "--wait")
 _PATH = "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -39,15 +42,32 @@ class Guest:
         self.name = f"test-{uuid.uuid4().hex[:8]}"
         self.boots = self.leader = 0  # leader: PID 1, as the host numbers it
         self.nspawn: subprocess.Popen[bytes] | None = None
+        self.log = KernelLog(home / "kmsg")
 
     def boot(self) -> None:
         """Boot and wait until systemd has started everything, across reboots by the guest."""
         for _ in range(7):
             self.boots += 1
+            own = [
+                "find",
+                self.home / "upper",
+                "-uid",
+                "0",
+                "-exec",
+                "chown",
+                "-h",
+                "1:1",
+                "{}",
+                "+",
+            ]
+            subprocess.run(own, check=True)
             with (self.home / "console.log").open("ab") as console:
                 self.nspawn = subprocess.Popen(
                     [
-                        *cgroups.run_in(self.name), "systemd-nspawn", "--boot", "--register=no",
+                        *cgroups.run_in(self.name), sys.executable, "-I", "-c", _AS_GUEST,
+                        str(Path(namespace.__file__).parent),
+                        "systemd-nspawn", "--boot", "--register=no", "--private-users=identity",
+                        f"--bind={self.home}/kmsg:/dev/kmsg", "--capability=CAP_SYSLOG",
                         f"--directory={self.root}", f"--machine={self.name}", "--settings=no",
                         "--link-journal=no", "--resolv-conf=off", "--timezone=off",
                         "--console=passive", "--private-network", "--keep-unit", *self.options,
@@ -89,16 +109,11 @@ class Guest:
         self.boot()
 
     def off(self) -> None:
-        """Kill the guest. PID 1 survives when nspawn is killed, but nspawn ends with PID 1."""
-        if self.nspawn and self.nspawn.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(leader_of(self.nspawn.pid) or self.nspawn.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.nspawn.wait(10)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.nspawn.pid, signal.SIGKILL)
-            self.nspawn.wait()
+        """Kill the guest."""
         cgroups.remove(self.name)
+        if self.nspawn:
+            self.nspawn.wait()
+        self.log.close()
 
     def run(self, *command: str, check: bool = True, rc: int = 0) -> str:
         """The output of a command in the guest; with `check` its exit status must be `rc`."""
@@ -146,7 +161,7 @@ def made(kind: type[G], home: Path, distro: str = "debian12") -> Iterator[G]:
     guest = kind(home)
     for folder in ("root", "upper", "work"):
         (home / folder).mkdir()
-    layers = f"lowerdir={bases.ensure(distro)},upperdir={home}/upper,workdir={home}/work"
+    layers = f"lowerdir={bases.ensure(distro)},upperdir={home}/upper,workdir={home}/work,userxattr"
     subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, guest.root], check=True)
     try:
         # There is no IMDS here, so cloud-init would wait for it.

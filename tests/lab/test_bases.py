@@ -11,13 +11,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import guests
 import pytest
 
 from kiln.base.errors import KilnError
 from lab.rootfs import bases, distros, importer
 from lab.vendors.mirror import ca
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root filesystems are made by root")
+pytestmark = guests.IN_CELL
 
 STAND_INS = [name for name in bases.ids() if distros.spec(name)["stand_in"]]
 AL = [name for name in bases.ids() if distros.spec(name)["family"] == "al"]
