@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,11 +22,6 @@ from lab.machine.kmsg import KernelLog
 from lab.rootfs import bases
 
 IN_CELL = pytest.mark.skipif(not cell.is_inside(), reason="guests take the labs' cell")
-# As namespace.py does it, on a disk that is mounted already.
-_AS_GUEST = (
-    "import os, sys; sys.path.insert(0, sys.argv[1]); import namespace; namespace.take_ids(); "
-    "namespace.mount('lab', '/run', 'tmpfs', 0, 'mode=755'); os.execvp(sys.argv[2], sys.argv[2:])"
-)
 UNTIL_RUNNING = ("timeout", "30", "systemctl", "is-system-running", "--wait")
 _PATH = "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -37,17 +31,25 @@ class Guest:
 
     options: ClassVar[tuple[str, ...]] = ()  # of systemd-nspawn, besides those below
 
-    def __init__(self, home: Path) -> None:
-        self.home, self.root = home, home / "root"
+    def __init__(self, home: Path, base: Path) -> None:
+        self.home, self.base = home, base
         self.name = f"test-{uuid.uuid4().hex[:8]}"
         self.boots = self.leader = 0  # leader: PID 1, as the host numbers it
         self.nspawn: subprocess.Popen[bytes] | None = None
         self.log = KernelLog(home / "kmsg")
 
+    @property
+    def root(self) -> Path:
+        """Its files, as it sees them where it runs: nobody else sees its mounts."""
+        running = self.nspawn and self.nspawn.poll() is None and self.leader
+        return Path(f"/proc/{self.leader}/root") if running else self.home / "root"
+
     def boot(self) -> None:
         """Boot and wait until systemd has started everything, across reboots by the guest."""
+        subprocess.run(["umount", "-q", self.home / "root"], check=False)
         for _ in range(7):
             self.boots += 1
+            self.leader = 0
             own = [
                 "find",
                 self.home / "upper",
@@ -64,11 +66,10 @@ class Guest:
             with (self.home / "console.log").open("ab") as console:
                 self.nspawn = subprocess.Popen(
                     [
-                        *cgroups.run_in(self.name), sys.executable, "-I", "-c", _AS_GUEST,
-                        str(Path(namespace.__file__).parent),
+                        *cgroups.run_in(self.name), *namespace.program(self.home, self.base),
                         "systemd-nspawn", "--boot", "--register=no", "--private-users=identity",
                         f"--bind={self.home}/kmsg:/dev/kmsg", "--capability=CAP_SYSLOG",
-                        f"--directory={self.root}", f"--machine={self.name}", "--settings=no",
+                        f"--directory={self.home}/root", f"--machine={self.name}", "--settings=no",
                         "--link-journal=no", "--resolv-conf=off", "--timezone=off",
                         "--console=passive", "--private-network", "--keep-unit", *self.options,
                     ],
@@ -158,15 +159,15 @@ G = TypeVar("G", bound=Guest)
 @contextlib.contextmanager
 def made(kind: type[G], home: Path, distro: str = "debian12") -> Iterator[G]:
     """A guest in `home`, not booted yet; removed when the block ends."""
-    guest = kind(home)
+    guest = kind(home, bases.ensure(distro))
     for folder in ("root", "upper", "work"):
         (home / folder).mkdir()
-    layers = f"lowerdir={bases.ensure(distro)},upperdir={home}/upper,workdir={home}/work,userxattr"
-    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, guest.root], check=True)
+    layers = f"lowerdir={guest.base},upperdir={home}/upper,workdir={home}/work,userxattr"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, home / "root"], check=True)
     try:
         # There is no IMDS here, so cloud-init would wait for it.
         guest.write("/etc/cloud/cloud-init.disabled", "")
         yield guest
     finally:
         guest.off()
-        subprocess.run(["umount", "-l", guest.root], check=True)
+        subprocess.run(["umount", "-lq", home / "root"], check=False)

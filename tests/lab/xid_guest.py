@@ -58,8 +58,8 @@ SEES_BOOT_ID = "[Service]\nBindReadOnlyPaths=/opt/boot_id:/proc/sys/kernel/rando
 class Guest(guests.Guest):
     """A booted machine with the monitor's unit enabled."""
 
-    def __init__(self, home: Path) -> None:
-        super().__init__(home)
+    def __init__(self, home: Path, base: Path) -> None:
+        super().__init__(home, base)
         self.marker = uuid.uuid4().hex[:12]
 
     def xid(self, first: int, last: int, code: int = 31) -> None:
