@@ -119,7 +119,7 @@ class Guest:
     def run(self, *command: str, check: bool = True, rc: int = 0) -> str:
         """The output of a command in the guest; with `check` its exit status must be `rc`."""
         done = subprocess.run(
-            [*root_shell.entering(self.leader, "--all"), "env", "-i", _PATH, *command],
+            [*root_shell.entering(self.leader), "env", "-i", _PATH, *command],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         output = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"

@@ -144,7 +144,7 @@ def test_logs_and_shell_reach_the_only_running_guest(
     stopped = "(sleep 1; kill -KILL $$) & kill -STOP $$"
     leader = leader_of(int((own.instances / instance / "nspawn.pid").read_text()))
     assert leader
-    enter = root_shell.entering(leader, "--all")
+    enter = root_shell.entering(leader)
     done = subprocess.run([*enter, "sh", "-c", stopped], timeout=120, check=False)
     assert done.returncode == 128 + signal.SIGKILL
     running.ec2.terminate_instances(InstanceIds=[instance])

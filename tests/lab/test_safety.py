@@ -224,7 +224,7 @@ def test_a_guest_cannot_take_anothers_address(lab: Lab, ec2, guest, launch) -> N
     own = guest.run("cat /sys/class/net/eth0/address").stdout.strip()
     assert mac == own, "EC2 shows the MAC that the guest has"
     done = subprocess.run(
-        [*root_shell.entering(leader(lab, thief), "--all"), "bash", "-s",
+        [*root_shell.entering(leader(lab, thief)), "bash", "-s",
          lab.gateway, guest.address, mac],
         input=_IMPERSONATE, capture_output=True, text=True, check=True,
     )  # fmt: skip
