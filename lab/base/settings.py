@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,17 +120,3 @@ def current() -> Lab:
             f"KILN_LAB_PORT={shown(port)} is not a port", hint="use a number from 1 to 65535"
         )
     return Lab(index=int(index), root=root)
-
-
-@contextlib.contextmanager
-def chosen(lab: Lab) -> Iterator[None]:
-    """While inside, `current()` is this lab, also in the processes that are started."""
-    before = os.environ.get("KILN_LAB_INDEX")
-    os.environ["KILN_LAB_INDEX"] = str(lab.index)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["KILN_LAB_INDEX"]
-        else:
-            os.environ["KILN_LAB_INDEX"] = before

@@ -5,14 +5,12 @@ started it, without any right outside. 65,536 further ids, which belong to nobod
 are those of guests. The cell ends with the last program in it, and the kernel with it all that a
 lab has made: guests, mounts, bridges, tables.
 
-    python -m lab.daemon.cell FOLDER        makes the cell of this folder, and serves `run`
+    python -m lab.daemon.cell FOLDER        makes the cell of this folder, and serves `call`
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
-import ctypes
 import json
 import os
 import pwd
@@ -23,7 +21,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kiln.base import needs
@@ -32,6 +30,7 @@ from kiln.base.paths import ROOT
 from kiln.cli.output import log
 from lab.base import folders, locks
 from lab.base.settings import current
+from lab.base.shell import CommandError, run
 from lab.daemon import host
 from lab.machine.namespace import CGROUPS, NET_CORE, check, libc, map_ids, mount
 
@@ -84,17 +83,17 @@ def enter(*, start: bool = False) -> None:
         needs.ensure(*groups, install="--no-install" not in words, say=log)
     sys.stdout.flush()
     command = [sys.executable, "-S", *words]
-    raise SystemExit(run(lab.root, command, port=lab.port))
+    raise SystemExit(call(lab.root, command, port=lab.port))
 
 
-def run(root: Path, command: Sequence[str], *, port: int = 0) -> int:
+def call(root: Path, command: Sequence[str], *, port: int = 0) -> int:
     """Run a program in the cell of a folder, which is made if there is none; its exit status.
 
     It has this one's environment, folder, inputs and outputs, and gets its signals. `port` of
     127.0.0.1 is the lab's outside.
     """
     folders.private(root)
-    environment = {**os.environ, "KILN_LAB_STATE": str(root), "KILN_CWD": os.getcwd()}
+    environment = {**os.environ, "KILN_LAB_STATE": str(root), "KILN_CWD": str(Path.cwd())}
     what = {"command": list(command), "environment": environment, "folder": str(ROOT), "port": port}
     with contextlib.ExitStack() as stack:
         with locks.alone(root / ".cell.lock"):
@@ -238,7 +237,7 @@ def main(root: Path) -> int:
             map_ids(first, kind, entries)
         else:
             numbers = [str(number) for entry in entries for number in entry]
-            subprocess.run([f"new{kind}map", str(first), *numbers], check=True)
+            run(f"new{kind}map", str(first), *numbers)
     os.write(go[1], b"1")
     status = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
     if group:
@@ -252,12 +251,12 @@ def _remove(group: Path) -> None:
     while group.exists() and time.monotonic() < deadline:
         for folder, _, _ in os.walk(group, topdown=False):
             with contextlib.suppress(OSError):
-                os.rmdir(folder)
+                Path(folder).rmdir()
         time.sleep(0.01)
 
 
 def _inside(root: Path) -> int:
-    """Start the first process of the process namespace, and its way out of the network namespace."""
+    """Start the first process of the process namespace, and the way out of its network."""
     ready = os.pipe()
     first = os.fork()
     if first == 0:
@@ -267,7 +266,9 @@ def _inside(root: Path) -> int:
         mount("sysfs", "/sys", "sysfs", 0xE)
         mount("cgroup2", CGROUPS, "cgroup2", 0xE)
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        for kind in ("all", "default"):
+            Path(f"/proc/sys/net/ipv6/conf/{kind}/disable_ipv6").write_text("1")
+        run("ip", "link", "set", "lo", "up")
         os.write(ready[1], b"1")
         os._exit(_Server(root).serve())
     os.read(ready[0], 1)
@@ -285,8 +286,7 @@ def _way_out(network: Path) -> list[str]:
 
     With the interface named, it reaches no other address of this machine.
     """
-    route = subprocess.run(["ip", "-4", "route", "show", "default"], capture_output=True, text=True)
-    interface = re.search(r"\bdev (\S+)", route.stdout)
+    interface = re.search(r"\bdev (\S+)", run("ip", "-4", "route", "show", "default", check=False))
     named = ["--interface", interface[1], "--outbound-if4", interface[1]] if interface else []
     closed = [word for flag in "tuTU" for word in (f"-{flag}", "none")]
     return [
@@ -339,7 +339,7 @@ class _Server:
             if self._selector.select(0):
                 return False
             with _short(self._root) as path:
-                os.unlink(path)
+                Path(path).unlink()
         return True
 
     def _labs(self) -> bool:
@@ -421,5 +421,5 @@ class _Server:
 if __name__ == "__main__":
     try:
         sys.exit(main(Path(sys.argv[1])))
-    except (KilnError, OSError, subprocess.CalledProcessError) as error:
+    except (KilnError, OSError, CommandError) as error:
         sys.exit(str(error))

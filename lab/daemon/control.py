@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,9 +25,6 @@ from lab.daemon import cell, left_behind, users
 from lab.vendors import kinds as vendors
 
 _START_TIMEOUT = 120.0
-_PORT_TAKEN = (
-    "another program listens on 127.0.0.1:{}: stop it, or choose another port with KILN_LAB_PORT"
-)
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -134,8 +130,10 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
     folders.private(lab.root, lab.state)
     outside = os.environ.get(cell.PORT)
     if outside == "":
-        hint = _PORT_TAKEN.format(lab.port)
-        raise operation_failed("the lab did not start: its port is in use", hint=hint)
+        raise operation_failed(
+            f"the lab did not start: another program listens on 127.0.0.1:{lab.port}",
+            hint="stop it, or choose another port with KILN_LAB_PORT",
+        )
     start = lab.log.stat().st_size if lab.log.exists() else 0
     with lab.log.open("ab") as output:
         process = subprocess.Popen(
@@ -293,8 +291,7 @@ def _did_not_start(lab: Lab, start: int) -> KilnError:
     fatal = [line.split("FATAL ", 1)[1] for line in lines if "FATAL " in line]
     reason = fatal[-1] if fatal else (lines[-1] if lines else "no output")
     left_behind.remove(lab)
-    hint = _PORT_TAKEN.format(lab.port) if _is_taken(lab.port) else f"see {lab.log}"
-    return operation_failed(f"the lab did not start: {reason}", hint=hint)
+    return operation_failed(f"the lab did not start: {reason}", hint=f"see {lab.log}")
 
 
 def died_of(lab: Lab) -> str:
@@ -323,14 +320,3 @@ def exit_reason(lab: Lab) -> str:
         "its process was killed: its log ends without a word (kill -9, or no memory was left: "
         "see dmesg)"
     )
-
-
-def _is_taken(port: int) -> bool:
-    """Return True if another program listens on this port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False

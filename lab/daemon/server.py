@@ -44,7 +44,6 @@ def main() -> int:
     # Remove what a killed lab left behind.
     left_behind.remove(lab)
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
-    folders.close_others(lab.root)
     try:
         host.probe(lab)
         serve(lab)

@@ -68,13 +68,3 @@ def delete(lab: Lab, instance_id: str, *, keep_log: bool = True) -> None:
 def delete_image(lab: Lab, image_id: str) -> None:
     """Delete an AMI's folder. `images.collect` decides which layers are no longer used."""
     shutil.rmtree(lab.images / image_id, ignore_errors=True)
-
-
-def mounts(folder: Path) -> list[Path]:
-    """The mount points below a folder, deepest first."""
-    points = []
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        point = Path(line.split(" ")[1].replace("\\040", " "))
-        if point.is_relative_to(folder):
-            points.append(point)
-    return sorted(points, reverse=True)

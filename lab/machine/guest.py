@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import resource
-import signal
 import subprocess
 import threading
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from lab.base.settings import Lab
 from lab.machine import bridge, cgroups, disks, namespace
-from lab.machine.common import DidNotStartError, end, has_booted, hypervisor_id
+from lab.machine.common import DidNotStartError, has_booted, hypervisor_id
 from lab.machine.kmsg import KernelLog
 from lab.machine.namespace import NET_CORE
 
@@ -110,15 +109,7 @@ class Guest:
     def kill(self) -> None:
         """Kill the guest and wait until it is off."""
         self._killed = True
-        # A guest's PID 1 survives when nspawn is killed; nspawn ends when PID 1 is killed.
-        leader = self.leader()
-        if leader:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(leader, signal.SIGKILL)
-            self._off.wait(5)
-        if self._process and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        cgroups.remove(self._group)
         self._off.wait(5)
 
     def reboot(self) -> None:
@@ -196,9 +187,10 @@ class Guest:
         self.ended()
 
     def _clear(self) -> None:
-        end(self._process)
-        bridge.detach(self.lab, self.address, self.mac)
         cgroups.remove(self._group)
+        if self._process:
+            self._process.wait()
+        bridge.detach(self.lab, self.address, self.mac)
         if self._log:
             self._log.close()
         self._off.set()
@@ -229,7 +221,7 @@ def _goes_first(leader: int) -> None:
 
 
 def _kernel_settings(folder: Path) -> None:
-    """Write the settings of net.core, most of which a network namespace of its own does not show."""
+    """Write the settings of net.core, most of which a network of its own does not show."""
     target = folder / "net" / "core"
     target.mkdir(parents=True, exist_ok=True)
     for name, text in json.loads(os.environ[NET_CORE]).items():

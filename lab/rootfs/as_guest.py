@@ -9,6 +9,7 @@ import json
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,19 +26,17 @@ def call(function: Callable[..., Path], *arguments: object, say: Progress) -> Pa
     Its argument `say` gets one line per step. Raises the function's KilnError.
     """
     command = [*namespace.program(), sys.executable, "-m", "lab.rootfs.as_guest"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as maker:
-        assert maker.stdin and maker.stdout
-        maker.stdin.write(pickle.dumps((function, arguments)))
-        maker.stdin.close()
-        for line in maker.stdout:
-            kind, *texts = json.loads(line)
-            if kind == "made":
-                return Path(texts[0])
-            if kind == "failed":
-                raise KilnError(texts[0], hint=texts[1], exit_status=int(texts[2]))
-            say(texts[0])
+    with tempfile.TemporaryFile() as what:
+        pickle.dump((function, arguments), what)
+        what.seek(0)
+        with subprocess.Popen(command, cwd=ROOT, stdin=what, stdout=subprocess.PIPE) as maker:
+            for line in maker.stdout or ():
+                kind, *texts = json.loads(line)
+                if kind == "made":
+                    return Path(texts[0])
+                if kind == "failed":
+                    raise KilnError(texts[0], hint=texts[1], exit_status=int(texts[2]))
+                say(texts[0])
     raise operation_failed(f"making a root filesystem ended with status {maker.returncode}")
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from kiln.base.errors import KilnError, operation_failed
 from lab.base import folders
 from lab.base.shell import CommandError, run
-from lab.machine import disks
 from lab.rootfs import aptsources, distros, emulation, mmdebstrap, prune
 
 Progress = Callable[[str], None]
@@ -164,20 +163,13 @@ def _add_family(tree: Path, family: str) -> Path:
 
 
 def delete(tree: Path) -> bool:
-    """Delete a tree, complete or not: a killed mmdebstrap leaves /dev mounted in it. False if there
-    is none.
+    """Delete a tree, complete or not; False if there is none.
 
     It is renamed first, so that after an interruption nobody takes a part of it for the whole; the
     next call for the same tree deletes that part too.
-    Raises operation_failed when something stays mounted: deleting it would delete the host's files.
     """
     part = tree.with_name(f".removing-{tree.name}")
     there = [path for path in (part, tree) if path.exists()]
-    for path in there:
-        for point in disks.mounts(path):
-            run("umount", "--lazy", str(point), check=False)
-        if left := disks.mounts(path):
-            raise operation_failed(f"{left[0]} cannot be unmounted", hint=f"umount {left[0]}")
     for path in there:
         if path == tree:
             tree.rename(part)

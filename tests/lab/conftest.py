@@ -94,7 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
     capture.suspend_global_capture(in_=True)
     pytest_again = [sys.executable, "-m", "pytest", *config.invocation_params.args]
     try:
-        os._exit(cell.run(settings.current().root, pytest_again))
+        os._exit(cell.call(settings.current().root, pytest_again))
     except KilnError as error:
         WHY_NO_CELL.append(str(error))
     capture.resume_global_capture()

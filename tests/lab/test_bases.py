@@ -6,7 +6,6 @@ Needs root; the common tree is made once a machine and then kept (about half a m
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path

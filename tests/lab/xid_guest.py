@@ -1,6 +1,7 @@
 """A booted guest with the Xid monitor, installed as by the provisioner; shared by tests.
 
-The guest is the lab's debian12 base with this checkout's runtime/ on it and a kernel log of its own.
+The guest is the lab's debian12 base with this checkout's runtime/ on it and a kernel log of its
+own.
 """
 
 from __future__ import annotations

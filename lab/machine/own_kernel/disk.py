@@ -162,12 +162,13 @@ def _file_system(disk: Path, home: Path, layers: Sequence[Path], gib: int, root:
     """Make the root's file system of all layers, which are merged where only mkfs sees them."""
     size = (gib << 30) // _SECTOR - _ROOT - 2048  # sectors, without the second partition table
     lower = ":".join(str(layer) for layer in (home / "upper", *reversed(layers)))
-    script = 'mount -t overlay -o "ro,userxattr,lowerdir=$1" lab "$2" && shift 2 && exec mkfs.ext4 -d "$@"'
+    options = f"ro,userxattr,lowerdir={lower}"
+    script = 'mount -t overlay -o "$1" lab "$2" && shift 2 && exec mkfs.ext4 -d "$@"'
     mkfs = ["-q", "-F", "-b", "4096", "-U", root.uuid]
     run(
         *namespace.program(),
         *("env", f"MKE2FS_CONFIG={HERE / 'mke2fs.conf'}"),
-        *("sh", "-c", script, "sh", lower, str(home / "root")),
+        *("sh", "-c", script, "sh", options, str(home / "root")),
         *(str(home / "root"), *mkfs, "-E", f"offset={_ROOT * _SECTOR},nodiscard"),
         *(str(disk), str(size * _SECTOR // 4096)),
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lab.base.settings import Lab
 from lab.machine import bridge, cgroups, disks
-from lab.machine.common import DidNotStartError, end, has_booted, hypervisor_id
+from lab.machine.common import DidNotStartError, has_booted, hypervisor_id
 from lab.machine.own_kernel import accelerator, dhcp
 
 log = logging.getLogger("lab.own_kernel")
@@ -85,9 +85,7 @@ class QemuMachine:
 
     def kill(self) -> None:
         """Kill the machine and wait until it is off."""
-        if self._process and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+        cgroups.remove(self._group)
         self._off.wait(5)
 
     @property
@@ -179,8 +177,9 @@ class QemuMachine:
         self.ended()
 
     def _clear(self) -> None:
-        end(self._process)
         cgroups.remove(self._group)
+        if self._process:
+            self._process.wait()
         dhcp.forget(self.mac)
         bridge.detach_tap(self.lab, self.address, self.mac)
         self._control.unlink(missing_ok=True)
