@@ -49,6 +49,10 @@ _NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
 _PDEATHSIG = 1
 _MS_BIND = 0x1000
 _START_TIMEOUT = 30
+_PASTA = (
+    "pasta --foreground --quiet --config-net --ipv4-only --no-map-gw --netns-only --no-netns-quit "
+    "--mtu 1500 -t none -u none -T none -U none"
+)
 # The packages that words of a command line need, by group.
 _ALSO = {
     "--own-kernel": "own_kernel",
@@ -257,7 +261,7 @@ def _remove(group: Path) -> None:
 
 def _inside(root: Path) -> int:
     """Start the first process of the process namespace, and the way out of its network."""
-    ready = os.pipe()
+    ready, has_route = os.pipe(), _has_route()
     first = os.fork()
     if first == 0:
         libc.prctl(_PDEATHSIG, signal.SIGKILL)
@@ -270,6 +274,9 @@ def _inside(root: Path) -> int:
             Path(f"/proc/sys/net/ipv6/conf/{kind}/disable_ipv6").write_text("1")
         run("ip", "link", "set", "lo", "up")
         os.write(ready[1], b"1")
+        deadline = time.monotonic() + _START_TIMEOUT / 3
+        while has_route and not _has_route() and time.monotonic() < deadline:
+            time.sleep(0.01)
         os._exit(_Server(root).serve())
     os.read(ready[0], 1)
     # pasta gives up the right to open the namespace of a process; here it has a name.
@@ -281,27 +288,19 @@ def _inside(root: Path) -> int:
     return os.waitstatus_to_exitcode(ended[1])
 
 
+def _has_route() -> bool:
+    return "\t00000000\t" in Path("/proc/net/route").read_text()
+
+
 def _way_out(network: Path) -> list[str]:
     """The command that connects a process's network to this one's; nobody gets in by it.
 
-    With the interface named, it reaches no other address of this machine.
+    It has this machine's address, so that it cannot reach it there, and with the interface named it
+    reaches no other of this machine's.
     """
-    interface = re.search(r"\bdev (\S+)", run("ip", "-4", "route", "show", "default", check=False))
-    named = ["--interface", interface[1], "--outbound-if4", interface[1]] if interface else []
-    closed = [word for flag in "tuTU" for word in (f"-{flag}", "none")]
-    return [
-        *("pasta", "--foreground", "--quiet", "--config-net", "--ipv4-only", "--no-map-gw"),
-        *(
-            "--netns-only",
-            "--no-netns-quit",
-            "--netns",
-            str(network),
-            "--mtu",
-            "1500",
-            *named,
-            *closed,
-        ),
-    ]
+    found = re.search(r"\bdev (\S+)", run("ip", "-4", "route", "show", "default", check=False))
+    way = f"--interface {found[1]} --outbound-if4 {found[1]}" if found else ""
+    return f"{_PASTA} {way} --netns".split() + [str(network)]
 
 
 class _Server:

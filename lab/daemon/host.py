@@ -12,7 +12,7 @@ from kiln.base.errors import operation_failed
 from lab.base import folders
 from lab.base.settings import Lab
 from lab.base.shell import CommandError, run
-from lab.machine import namespace
+from lab.machine import bridge, namespace
 
 
 def can_have_disks(lab: Lab) -> None:
@@ -47,6 +47,7 @@ def probe(lab: Lab) -> None:
     """
     folders.private(lab.root, lab.instances)
     can_have_disks(lab)
+    bridge.require_free_network(lab)
     name = f"{lab.bridge}probe"
     try:
         run("ip", "link", "add", name, "type", "bridge")

@@ -8,9 +8,12 @@ address and MAC only, as EC2's source check has it: IMDS knows instances by thei
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import re
 from pathlib import Path
 
+from kiln.base.errors import operation_failed
 from lab.base.settings import Lab
 from lab.base.shell import batch, run
 
@@ -22,6 +25,21 @@ _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - what sends has none yet
 # What is told there is this machine's: its metadata, credentials of its tasks, Azure's agent.
 # https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
 _OF_THE_CLOUD = ("169.254.0.0/16", "168.63.129.16")
+
+
+def require_free_network(lab: Lab) -> None:
+    """Check that the lab's network is not this machine's own."""
+    shown = run("ip", "-json", "route", "show", "table", "main", check=False) or "[]"
+    for route in json.loads(shown):
+        if route["dst"] == "default" or route.get("dev") == lab.bridge:
+            continue
+        # A wider one (a company's 10.0.0.0/8) keeps the rest of it.
+        if ipaddress.IPv4Network(route["dst"]).subnet_of(ipaddress.IPv4Network(lab.network)):
+            raise operation_failed(
+                f"{lab.network}, the network of {lab.bridge}, is in use here: {route['dst']} is "
+                f"reached by {route.get('dev', 'another way')}",
+                hint="take another lab, and with it another network: KILN_LAB_INDEX=7",
+            )
 
 
 def up(lab: Lab) -> None:
