@@ -26,7 +26,7 @@ from lab.api import session_token
 from lab.base import origin
 from lab.base.settings import Lab, current
 from lab.base.shell import CommandError, run
-from lab.daemon import cell, control, host, users
+from lab.daemon import cell, control, users
 from lab.machine import images
 from lab.machine.own_kernel import TAG, accelerator, disk
 from lab.moto import public_images
@@ -151,8 +151,6 @@ class LabHooks(Hooks):
     ) -> list[Recipe]:
         """Start the lab, make root filesystems and the vendors' files. Recipes that run here
         natively come before those whose processor has to be emulated."""
-        if not control.status():
-            host.probe(current())
         for recipe in recipes if own_kernel else ():
             _require_own_kernel(recipe)
         slow = [recipe for recipe in recipes if emulation.needed(recipe.arch)]

@@ -27,7 +27,8 @@ def up(no_install: bool = False) -> None:
         log(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
     lab = settings.current()
     log(
-        "a rendered folder by hand, in a shell with these variables: packer build "
+        "a rendered folder by hand, in a shell with these variables: nsenter --user --net "
+        f"--preserve-credentials --target=$(cat {lab.root / cell.PROCESS}) packer build "
         f"-var-file={target.by_hand(lab)} -var source_ami=ami-... FOLDER"
     )
     variables = control.environment(lab)
@@ -182,7 +183,7 @@ def clean(bases: bool = False, all: bool = False, force: bool = False) -> None: 
     cell.enter(start=settings.current().root.exists())
     if all:
         done = uninstall.remove_all_labs(force=force, say=log)
-        output(done.to_dict(), uninstall.text(done))
+        output(done, uninstall.text(done))
         return
     removed = control.clean(bases=bases, force=force, say=log)
     output({"removed": removed}, *(f"removed {item}" for item in removed or ["nothing"]))

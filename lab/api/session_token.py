@@ -2,8 +2,8 @@
 
 A lab makes one at its first start and keeps it in its state folder, where only its user reads it:
 who has it can start machines on this host. It lives until `lab.clean`: a lab is started anew when
-its code or the matrix has changed, and its clients go on. Signatures are not checked, so id and secret
-of the access key are no secrets.
+its code or the matrix has changed, and its clients go on. Signatures are not checked, so id and
+secret of the access key are no secrets.
 """
 
 from __future__ import annotations

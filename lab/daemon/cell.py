@@ -32,6 +32,7 @@ from lab.base import folders, locks
 from lab.base.settings import current
 from lab.base.shell import CommandError, run
 from lab.daemon import host
+from lab.machine import cgroups
 from lab.machine.namespace import CGROUPS, NET_CORE, check, libc, map_ids, mount
 
 # The descriptor of the lab's port outside, which waits for `listen`; empty if another program has
@@ -39,6 +40,8 @@ from lab.machine.namespace import CGROUPS, NET_CORE, check, libc, map_ids, mount
 PORT = "KILN_LAB_PORT_FD"
 SERVER = ("-m", "lab.daemon.server")
 _SOCKET = ".cell"
+# The file with the first process, as this machine numbers it.
+PROCESS = ".cell.pid"
 # Where no account's ids are: https://systemd.io/UIDS-GIDS/ has none from here to 0x7fffffff.
 _ROOTS_IDS = 0x70000000
 _IDS = 1 << 16
@@ -109,7 +112,7 @@ def call(root: Path, command: Sequence[str], *, port: int = 0) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH):
             signal.signal(number, lambda number, _: channel.send(bytes([number])))
         status = channel.recv(16)
-        if status:
+        with contextlib.suppress(ConnectionError):
             channel.recv(1)  # until the cell has ended, if that was its last program
     if not status:
         raise operation_failed("the lab's cell has ended", hint=f"see {root / '.cell.log'}")
@@ -192,24 +195,18 @@ def _control_group() -> Path:
     return top / (own[1] if own else "").lstrip("/")
 
 
-def _range() -> tuple[int, int]:
+def _range() -> list[int]:
     """The first of the user and group ids of guests on this machine."""
     if os.geteuid() == 0:
-        return _ROOTS_IDS, _ROOTS_IDS
-    name, found = pwd.getpwuid(os.geteuid()).pw_name, []
-    for file in ("/etc/subuid", "/etc/subgid"):
-        entry = re.compile(
-            rf"^(?:{re.escape(name)}|{os.geteuid()}):([0-9]+):([0-9]+)", re.MULTILINE
-        )
-        with contextlib.suppress(OSError):
-            ranges = entry.findall(Path(file).read_text())
-            found += [int(first) for first, count in ranges if int(count) >= _IDS][:1]
-    if len(found) < 2:
+        return [_ROOTS_IDS, _ROOTS_IDS]
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    listed = [run("getsubids", *kind, name, check=False).split() for kind in ((), ("-g",))]
+    if any(len(words) < 4 or int(words[3]) < _IDS for words in listed):
         raise operation_failed(
             f"{name} has no range of 65,536 subordinate ids in /etc/subuid and /etc/subgid",
             hint=f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name}",
         )
-    return found[0], found[1]
+    return [int(words[2]) for words in listed]
 
 
 def main(root: Path) -> int:
@@ -245,18 +242,8 @@ def main(root: Path) -> int:
     os.write(go[1], b"1")
     status = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
     if group:
-        _remove(group)
+        cgroups.remove(group)
     return status
-
-
-def _remove(group: Path) -> None:
-    """Remove a control group, whose last processes may be ending."""
-    deadline = time.monotonic() + 5
-    while group.exists() and time.monotonic() < deadline:
-        for folder, _, _ in os.walk(group, topdown=False):
-            with contextlib.suppress(OSError):
-                Path(folder).rmdir()
-        time.sleep(0.01)
 
 
 def _inside(root: Path) -> int:
@@ -282,6 +269,7 @@ def _inside(root: Path) -> int:
     # pasta gives up the right to open the namespace of a process; here it has a name.
     named = root / ".cell.log"
     mount(f"/proc/{first}/ns/net", named, "", _MS_BIND)
+    (root / PROCESS).write_text(str(first))
     subprocess.Popen(_way_out(named))  # the kernel ends it
     while (ended := os.wait())[0] != first:
         pass
@@ -300,7 +288,7 @@ def _way_out(network: Path) -> list[str]:
     """
     found = re.search(r"\bdev (\S+)", run("ip", "-4", "route", "show", "default", check=False))
     way = f"--interface {found[1]} --outbound-if4 {found[1]}" if found else ""
-    return f"{_PASTA} {way} --netns".split() + [str(network)]
+    return [*f"{_PASTA} {way} --netns".split(), str(network)]
 
 
 class _Server:

@@ -11,7 +11,7 @@ from pathlib import Path
 from kiln.base.errors import operation_failed
 from lab.base import folders
 from lab.base.settings import Lab
-from lab.base.shell import CommandError, run
+from lab.base.shell import run
 from lab.machine import bridge, namespace
 
 
@@ -41,22 +41,13 @@ def can_have_disks(lab: Lab) -> None:
 
 
 def probe(lab: Lab) -> None:
-    """Check in the first second what would fail minutes later: disks, and the bridge.
+    """Check in the first second what would fail minutes later: disks, and the network.
 
     Raises operation_failed with the one that is missing, and with what helps here.
     """
     folders.private(lab.root, lab.instances)
     can_have_disks(lab)
     bridge.require_free_network(lab)
-    name = f"{lab.bridge}probe"
-    try:
-        run("ip", "link", "add", name, "type", "bridge")
-    except CommandError as error:
-        raise operation_failed(
-            f"this machine cannot make a bridge for guests: {error}",
-            hint="load the module, as root: modprobe bridge",
-        ) from None
-    run("ip", "link", "delete", name, check=False)
 
 
 def can_run() -> None:

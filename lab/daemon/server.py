@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
@@ -22,6 +23,7 @@ from lab.api import botocore_data, faults, session_token
 from lab.api.faults import Faults
 from lab.base import folders, origin
 from lab.base.settings import Lab, current
+from lab.base.shell import CommandError
 from lab.daemon import cell, host, left_behind
 from lab.machine import bridge
 from lab.moto import public_images
@@ -47,7 +49,7 @@ def main() -> int:
     try:
         host.probe(lab)
         serve(lab)
-    except (OSError, KilnError) as error:
+    except (OSError, KilnError, CommandError) as error:
         # control.up looks for this word in the log.
         log.error("FATAL %s", getattr(error, "message", error))
         left_behind.remove(lab)
@@ -73,11 +75,17 @@ def serve(lab: Lab) -> None:
     from lab.moto import backends, buckets, metadata, role_sessions
     from lab.moto.ec2 import consistency
     from lab.moto.machines import Machines
-    from lab.rootfs import guest_root
+    from lab.rootfs import bases, real_bases
     from lab.vendors import mirror
 
     ordered, base_lock, kind_of_vendors = Faults(), threading.Lock(), vendors.wanted()
-    machines = Machines(lab, public, guest_root.finder(kind_of_vendors, base_lock), ordered)
+
+    def base(distro: str, arch: str) -> Path:
+        with base_lock:  # one at a time
+            real = kind_of_vendors == vendors.REAL
+            return (real_bases.guest_root if real else bases.ensure)(distro, arch)
+
+    machines = Machines(lab, public, base, ordered)
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
     callers = Callers(session_token.ensure(lab), role_sessions.is_valid, [lab.gateway])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +29,9 @@ def packages_from_apt(history: Path = _APT_HISTORY, dpkg: Path = _DPKG) -> list[
     return sorted(name for name in names if any(dpkg.glob(f"{name}[.:]*list")))
 
 
-@dataclass(frozen=True)
-class Uninstalled:
-    """Removed parts, and those that are left: packages from apt, and folders of the checkout."""
-
-    removed: tuple[str, ...]
-    packages: tuple[str, ...]
-    folders: tuple[Path, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
-        folders = list(map(str, self.folders))
-        left = {"packages": list(self.packages), "folders": folders}
-        return {"removed": list(self.removed), "left": left}
-
-
-def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> Uninstalled:
-    """Take down and delete every lab below the folder of labs, and what they share.
+def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Take down and delete every lab below the folder of labs, and what they share; returns the
+    removed parts, and those that are left.
 
     `force` first ends the builds that use one, and `say` gets their names. Raises KilnError (exit
     status 1) while a build uses one.
@@ -62,18 +47,18 @@ def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> Uninstalled:
     removed += control.clean(labs[0], bases=True, force=force, say=say)
     if tree.delete(root):
         removed.append(f"folder {root}")
-    folders = tuple(path for path in (ROOT / ".venv", build_dir()) if path.exists())
-    return Uninstalled(tuple(removed), tuple(packages_from_apt()), folders)
+    folders = [str(path) for path in (ROOT / ".venv", build_dir()) if path.exists()]
+    return {"removed": removed, "left": {"packages": packages_from_apt(), "folders": folders}}
 
 
-def text(done: Uninstalled) -> str:
+def text(done: dict[str, Any]) -> str:
     """List the removed parts, and the commands that remove the rest."""
-    lines = [f"removed {item}" for item in done.removed]
-    if done.packages:
+    lines = [f"removed {item}" for item in done["removed"]]
+    if packages := " ".join(done["left"]["packages"]):
         lines.append("installed by AMI Kiln, and left, since other programs may use them now:")
-        lines.append(f"  {' '.join(done.packages)}")
-        lines.append(f"  to remove them: apt-get purge --autoremove {' '.join(done.packages)}")
-    lines += [f"left: {folder}, which goes with the checkout" for folder in done.folders]
+        lines.append(f"  {packages}")
+        lines.append(f"  to remove them: apt-get purge --autoremove {packages}")
+    lines += [f"left: {folder}, which goes with the checkout" for folder in done["left"]["folders"]]
     lines.append("AMIs, snapshots and parameters in AWS are not touched")
     return "\n".join(lines)
 

@@ -27,9 +27,9 @@ def run_in(name: str) -> list[str]:
     return ["/bin/sh", "-c", _ENTER, "sh", str(group)]
 
 
-def remove(name: str) -> bool:
+def remove(name: str | Path) -> bool:
     """End all processes of a group and remove it; False if there is none."""
-    group = CGROUPS / name
+    group = CGROUPS / name  # which a path replaces
     there = group.exists()
     deadline = time.monotonic() + 5
     while group.exists() and time.monotonic() < deadline:
