@@ -46,24 +46,18 @@ PROCESS = ".cell.pid"
 _ROOTS_IDS = 0x70000000
 _IDS = 1 << 16
 _LONGEST = 1 << 21
-# <linux/sched.h>, <sys/prctl.h>
-_NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
-_NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
-_PDEATHSIG = 1
-_MS_BIND = 0x1000
+# <linux/sched.h>, <sys/prctl.h>, <sys/mount.h>
+_NEWNS, _NEWNET = 0x00020000, 0x40000000
+_NEW_OTHERS = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000  # cgroup … pid
+_PDEATHSIG, _MS_BIND, _MS_PLAIN = 1, 0x1000, 0xE
 _START_TIMEOUT = 30
 _PASTA = (
     "pasta --foreground --quiet --config-net --ipv4-only --no-map-gw --netns-only --no-netns-quit "
     "--mtu 1500 -t none -u none -T none -U none"
 )
 # The packages that words of a command line need, by group.
-_ALSO = {
-    "--own-kernel": "own_kernel",
-    "real": "preflight",
-    "--mirror": "lab_import",
-    "arm64": "emulate_arm64",
-    "--all": "emulate_arm64",
-}
+_ALSO = {"--own-kernel": "own_kernel", "real": "preflight", "--mirror": "lab_import"}
+_ALSO["arm64"] = "emulate_arm64"
 
 
 def is_inside() -> bool:
@@ -195,7 +189,7 @@ def _control_group() -> Path:
     return top / (own[1] if own else "").lstrip("/")
 
 
-def _range() -> list[int]:
+def first_ids() -> list[int]:
     """The first of the user and group ids of guests on this machine."""
     if os.geteuid() == 0:
         return [_ROOTS_IDS, _ROOTS_IDS]
@@ -211,7 +205,7 @@ def _range() -> list[int]:
 
 def main(root: Path) -> int:
     """Make the cell of a folder; serve until its last program ends."""
-    ids, settings = _range(), {}
+    ids, settings = first_ids(), {}
     for path in Path("/proc/sys/net/core").iterdir():
         with contextlib.suppress(OSError):
             settings[path.name] = path.read_text()
@@ -226,7 +220,7 @@ def main(root: Path) -> int:
         if group:
             (group / "cgroup.procs").write_text("0")
         libc.prctl(_PDEATHSIG, signal.SIGKILL)
-        check(libc.unshare(_NEWUSER | _NEWNS | _NEWCGROUP | _NEWUTS | _NEWIPC | _NEWPID), "unshare")
+        check(libc.unshare(_NEWNS | _NEW_OTHERS), "unshare")
         os.write(ready[1], b"1")
         os.read(go[0], 1)
         os._exit(_inside(root))
@@ -253,9 +247,9 @@ def _inside(root: Path) -> int:
     if first == 0:
         libc.prctl(_PDEATHSIG, signal.SIGKILL)
         check(libc.unshare(_NEWNET | _NEWNS), "unshare")
-        mount("proc", "/proc", "proc", 0xE)
-        mount("sysfs", "/sys", "sysfs", 0xE)
-        mount("cgroup2", CGROUPS, "cgroup2", 0xE)
+        mount("proc", "/proc", "proc", _MS_PLAIN)
+        mount("sysfs", "/sys", "sysfs", _MS_PLAIN)
+        mount("cgroup2", CGROUPS, "cgroup2", _MS_PLAIN)
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         for kind in ("all", "default"):
             Path(f"/proc/sys/net/ipv6/conf/{kind}/disable_ipv6").write_text("1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +13,8 @@ from lab.base import folders
 from lab.base.settings import Lab
 from lab.base.shell import run
 from lab.machine import bridge, namespace
+
+PROC = Path("/proc")
 
 
 def can_have_disks(lab: Lab) -> None:
@@ -55,13 +57,16 @@ def can_run() -> None:
 
     Raises operation_failed with what is missing and what works without it.
     """
-    missing = None
+    settings, missing = PROC / "sys", None
+    apparmor = settings / "kernel/apparmor_restrict_unprivileged_userns"
     if not sys.platform.startswith("linux"):
         missing = f"Linux (this is {sys.platform})"
-    elif not re.search(r"\boverlay$", Path("/proc/filesystems").read_text(), re.MULTILINE):
-        missing = "the overlay filesystem in the kernel (modprobe overlay)"
-    elif Path("/proc/sys/user/max_user_namespaces").read_text().strip() == "0":
-        missing = "user namespaces (sysctl user.max_user_namespaces=10000)"
+    elif "\toverlay\n" not in (PROC / "filesystems").read_text():
+        missing = "the overlay filesystem in the kernel: modprobe overlay"
+    elif (settings / "user/max_user_namespaces").read_text().strip() == "0":
+        missing = "user namespaces: sysctl -w user.max_user_namespaces=10000"
+    elif os.geteuid() and apparmor.exists() and apparmor.read_text().strip() == "1":
+        missing = f"user namespaces for users: sysctl -w kernel.{apparmor.name}=0"
     if missing:
         raise operation_failed(
             f"the lab cannot run here: it needs {missing}",

@@ -169,7 +169,6 @@ class Guest:
         while self._process.poll() is None and time.monotonic() < deadline:
             leader = self.leader()
             if leader:
-                _goes_first(leader)
                 bridge.attach(self.lab, self.address, self.mac, leader)
                 return
             time.sleep(0.002)
@@ -205,19 +204,6 @@ def leader_of(nspawn: int) -> int | None:
                 if Path(f"/proc/{child}/comm").read_text().strip() == "systemd":
                     return int(child)
     return None
-
-
-def _goes_first(leader: int) -> None:
-    """Let the guest's PID 1, and none of its children, have a processor before others.
-
-    An instance has processors of its own: its systemd cuts the sessions of a shutdown before a
-    client far away can open another. Here the client is near, and may have the processor.
-    """
-    with contextlib.suppress(OSError):  # a container's root may not
-        os.sched_setscheduler(leader, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
-        os.setpriority(os.PRIO_PROCESS, leader, -15)
-        # Where the kernel groups processes by session, only the group's niceness counts.
-        Path(f"/proc/{leader}/autogroup").write_text("-15")
 
 
 def _kernel_settings(folder: Path) -> None:

@@ -68,16 +68,9 @@ def ensure(arch: str) -> None:
     try:
         register = _BINFMT / "register"
         if not register.exists():
-            try:
-                run("mount", "-t", "binfmt_misc", "binfmt_misc", str(_BINFMT))
-            except CommandError:
-                if not register.exists():  # otherwise another build was faster
-                    raise
-        try:
+            run("mount", "-t", "binfmt_misc", "binfmt_misc", str(_BINFMT))
+        with contextlib.suppress(FileExistsError):  # another build was faster
             register.write_text(rule(arch, interpreter))
-        except FileExistsError:
-            # Another build was faster, whose guests may run already, or somebody switched it off.
-            (_BINFMT / _name(arch)).write_text("1")
     except (CommandError, OSError) as failure:
         raise operation_failed(
             f"the lab cannot run {arch} guests on this {host_arch()} machine: its kernel rejects "

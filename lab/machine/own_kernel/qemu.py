@@ -29,9 +29,6 @@ _CONTROL = "qemu.sock"
 _MEMORY = 2048  # MiB
 _PROCESSORS = 2
 _START_TIMEOUT = 30.0
-# Units of the machine give up by the wall clock: an emulated processor must not wait for what else
-# runs here.
-_NICE = -10
 # An emulated sshd needs seconds for its first word.
 _SSH_TIMEOUT = 10.0
 
@@ -99,7 +96,6 @@ class QemuMachine:
     def _boot(self, home: Path) -> None:
         command = [
             *cgroups.run_in(self._group),
-            *("nice", "-n", str(_NICE)),
             *("qemu-system-x86_64", "-name", self.instance_id, *accelerator.options()),
             *("-machine", "pc", "-smp", str(_PROCESSORS), "-m", str(_MEMORY)),
             *("-nodefaults", "-no-user-config", "-display", "none"),
