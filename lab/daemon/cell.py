@@ -229,6 +229,8 @@ def main(root: Path) -> int:
         own = os.geteuid() if kind == "uid" else os.getegid()
         entries = [(0, own, 1), (1, start, _IDS)]
         if group:
+            if owner := getattr(ROOT.stat(), f"st_{kind}"):
+                entries.append((_IDS + 1, owner, 1))  # for `sudo ./invoke` in a user's checkout
             map_ids(first, kind, entries)
         else:
             numbers = [str(number) for entry in entries for number in entry]

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import IO, Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
@@ -76,13 +76,17 @@ def served_hashes(urls: Sequence[str], lab: Lab | None = None) -> dict[str, str]
 
 def is_running(lab: Lab) -> bool:
     """Return True if the lab's process runs; unlike `status`, without asking it."""
+    with contextlib.suppress(FileNotFoundError), lab.pid_file.open() as file:
+        return _is_held(file)
+    return False
+
+
+def _is_held(file: IO[str]) -> bool:
     try:
-        with lab.pid_file.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
-        pass
+    fcntl.flock(file, fcntl.LOCK_UN)
     return False
 
 
@@ -185,14 +189,16 @@ def down(
 
 
 def _down(lab: Lab) -> list[str]:
-    with contextlib.suppress(OSError, ValueError):
-        call(lab, "down", timeout=30)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + 60
-        while is_running(lab) and time.monotonic() < deadline:
-            with contextlib.suppress(OSError, ValueError):
-                os.kill(int(lab.pid_file.read_text()), number)
-            time.sleep(0.05)
+    with contextlib.suppress(FileNotFoundError), lab.pid_file.open() as file:
+        with contextlib.suppress(OSError, ValueError):
+            call(lab, "down", timeout=30)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + 60
+            while _is_held(file) and time.monotonic() < deadline:
+                with contextlib.suppress(OSError, ValueError):
+                    os.kill(int(file.read()), number)
+                file.seek(0)
+                time.sleep(0.05)
     swept = left_behind.remove(lab)
     lab.pid_file.unlink(missing_ok=True)
     return swept

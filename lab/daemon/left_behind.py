@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lab.base.settings import Lab
+from lab.base.shell import run
 from lab.daemon import cell
 from lab.machine import bridge, cgroups, disks
 from lab.machine.own_kernel import disk as own_kernel
@@ -22,6 +23,8 @@ def remove(lab: Lab) -> list[str]:
         if Path(f"/sys/class/net/{lab.bridge}").exists():
             swept.append(f"bridge {lab.bridge}")
         bridge.down(lab)
+    for log in lab.instances.glob("*/kmsg"):
+        run("umount", "--lazy", str(log), check=False)
     if lab.instances.is_dir():
         for folder in lab.instances.iterdir():
             disks.delete(lab, folder.name)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
@@ -42,7 +42,7 @@ def main() -> int:
         level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", force=True
     )
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    pid_file = _alone(lab)
+    _alone(lab)
     # Remove what a killed lab left behind.
     left_behind.remove(lab)
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
@@ -54,7 +54,6 @@ def main() -> int:
         log.error("FATAL %s", getattr(error, "message", error))
         left_behind.remove(lab)
         return 1
-    pid_file.close()
     return 0
 
 
@@ -119,15 +118,13 @@ def serve(lab: Lab) -> None:
     log.info("down")
 
 
-def _alone(lab: Lab) -> IO[str]:
-    """Hold the lab's pid file, which tells others that the lab runs."""
+def _alone(lab: Lab) -> None:
+    """Hold the lab's pid file, which tells others that the lab runs, until this process ends."""
     folders.private(lab.root, lab.state)
-    file = lab.pid_file.open("a+")
+    file = os.open(lab.pid_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(file, fcntl.LOCK_EX)
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
+    os.ftruncate(file, 0)
+    os.write(file, str(os.getpid()).encode())
 
 
 def _end(machines: Machines, *services: Callable[[], None]) -> None:
