@@ -145,12 +145,11 @@ def _bind(port: int) -> socket.socket | None:
     """The port outside; None if a cell, or another program, has it."""
     outer = socket.socket()
     outer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
+    with contextlib.suppress(OSError):
         outer.bind(("127.0.0.1", port))
-    except OSError:
-        outer.close()
-        return None
-    return outer
+        return outer
+    outer.close()
+    return None
 
 
 def _make(root: Path) -> socket.socket:

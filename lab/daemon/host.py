@@ -9,10 +9,9 @@ import tempfile
 from pathlib import Path
 
 from kiln.base.errors import operation_failed
-from lab.base import folders
 from lab.base.settings import Lab
 from lab.base.shell import run
-from lab.machine import bridge, namespace
+from lab.machine import namespace
 
 PROC = Path("/proc")
 
@@ -40,16 +39,6 @@ def can_have_disks(lab: Lab) -> None:
             hint=f"the lab's folder is on {kind}; it needs ext4, xfs or btrfs: set KILN_LAB_STATE "
             "to another disk",
         )
-
-
-def probe(lab: Lab) -> None:
-    """Check in the first second what would fail minutes later: disks, and the network.
-
-    Raises operation_failed with the one that is missing, and with what helps here.
-    """
-    folders.private(lab.root, lab.instances)
-    can_have_disks(lab)
-    bridge.require_free_network(lab)
 
 
 def can_run() -> None:

@@ -47,7 +47,8 @@ def main() -> int:
     left_behind.remove(lab)
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
     try:
-        host.probe(lab)
+        host.can_have_disks(lab)
+        bridge.require_free_network(lab)
         serve(lab)
     except (OSError, KilnError, CommandError) as error:
         # control.up looks for this word in the log.

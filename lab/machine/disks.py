@@ -40,18 +40,13 @@ def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
 
     There are none, and the layer is empty, when the instance was not on since the last AMI of it.
     """
-    layer = _new_layer(lab, image_id)
+    layer = lab.images / image_id / "layer"
+    layer.parent.mkdir(parents=True, exist_ok=True)
     try:
         (folder(lab, instance_id) / "upper").rename(layer)
     except FileNotFoundError:
         layer.mkdir()
     shutil.rmtree(folder(lab, instance_id) / "work", ignore_errors=True)
-    return layer
-
-
-def _new_layer(lab: Lab, image_id: str) -> Path:
-    layer = lab.images / image_id / "layer"
-    layer.parent.mkdir(parents=True, exist_ok=True)
     return layer
 
 

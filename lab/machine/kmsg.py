@@ -46,7 +46,7 @@ class KernelLog:
         self._files = 0
         self._waiting: dict[int, tuple[int, int]] = {}  # read request → file, size
         self._polls: set[int] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.add(b"Linux version " + os.uname().release.encode(), 5)
         node.touch()
         self._fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -61,19 +61,16 @@ class KernelLog:
     def add(self, text: bytes, prefix: int) -> None:
         """Add a record, as the kernel does where the facility in `prefix` is 0."""
         with self._lock:
-            self._add(text, prefix)
-
-    def _add(self, text: bytes, prefix: int) -> None:
-        shown = re.sub(rb"[^ -\[\]-~]", lambda byte: b"\\x%02x" % byte[0][0], text)
-        head = f"{prefix},{self._next},{time.monotonic_ns() // 1000},-;".encode()
-        self._records[self._next] = head + shown + b"\n"
-        self._records.pop(self._next - _MOST, None)
-        self._next += 1
-        for unique in list(self._waiting):
-            self._read(unique)
-        for handle in self._polls:
-            self._send(0, _NOTIFY_POLL, struct.pack("Q", handle))
-        self._polls.clear()
+            shown = re.sub(rb"[^ -\[\]-~]", lambda byte: b"\\x%02x" % byte[0][0], text)
+            head = f"{prefix},{self._next},{time.monotonic_ns() // 1000},-;".encode()
+            self._records[self._next] = head + shown + b"\n"
+            self._records.pop(self._next - _MOST, None)
+            self._next += 1
+            for unique in list(self._waiting):
+                self._read(unique)
+            for handle in self._polls:
+                self._reply(0, struct.pack("Q", handle), _NOTIFY_POLL)
+            self._polls.clear()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):  # ENODEV: it is closed
@@ -143,15 +140,11 @@ class KernelLog:
         match = re.match(rb"<([0-9]{1,4})>", line)
         prefix = int(match[1]) if match else _DEFAULT_LEVEL
         text = line[match.end() if match else 0 :].removesuffix(b"\n")
-        self._add(text, prefix if prefix >= _USER else prefix | _USER)
+        self.add(text, prefix if prefix >= _USER else prefix | _USER)
         return struct.pack("II", len(line), 0)
 
-    def _reply(self, unique: int, answer: bytes | int) -> None:
+    def _reply(self, unique: int, answer: bytes | int, code: int = 0) -> None:
         if isinstance(answer, int):
-            self._send(unique, answer, b"")
-        else:
-            self._send(unique, 0, answer)
-
-    def _send(self, unique: int, error: int, body: bytes) -> None:
+            code, answer = answer, b""
         with contextlib.suppress(FileNotFoundError):  # who asked is gone
-            os.write(self._fuse, _OUT.pack(_OUT.size + len(body), error, unique) + body)
+            os.write(self._fuse, _OUT.pack(_OUT.size + len(answer), code, unique) + answer)
