@@ -132,6 +132,8 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
     if running:
         _down(lab)
     folders.private(lab.root, lab.state)
+    if not cell.is_inside():
+        raise operation_failed("a lab starts in its cell only", hint="./invoke lab.up")
     outside = os.environ.get(cell.PORT)
     if outside == "":
         raise operation_failed(

@@ -85,6 +85,7 @@ def test_down_ends_a_lab_that_does_not_answer(tmp_path: Path) -> None:
 def test_port_of_another_program_is_one_clear_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(cell.NET_CORE, "{}")
     monkeypatch.setenv(cell.PORT, "")
     with pytest.raises(KilnError, match=r"another program listens on .*:4648") as refused:
         control.up(Lab(49, tmp_path))
