@@ -42,10 +42,9 @@ def down(force: bool = False) -> None:
 
     force: end the builds that use the lab first
     """
-    from lab.base import settings
     from lab.daemon import cell, control
 
-    cell.enter(start=settings.current().root.exists())
+    cell.enter(used=True)
     swept = control.down(force=force, say=log)
     output({"took_down": swept}, *(f"took down {item}" for item in swept), "the lab is down")
 
@@ -177,10 +176,9 @@ def clean(bases: bool = False, all: bool = False, force: bool = False) -> None: 
     all: all labs and all that they changed here; names what AMI Kiln installed: --all
     force: end the builds that use the lab first
     """
-    from lab.base import settings
     from lab.daemon import cell, control, uninstall
 
-    cell.enter(start=settings.current().root.exists())
+    cell.enter(used=True)
     if all:
         done = uninstall.remove_all_labs(force=force, say=log)
         output(done, uninstall.text(done))

@@ -65,16 +65,18 @@ def is_inside() -> bool:
     return NET_CORE in os.environ
 
 
-def enter(*, start: bool = False) -> None:
+def enter(*, start: bool = False, used: bool = False) -> None:
     """Run this ./invoke again in the cell, and end with its exit status.
 
     Does nothing in a cell, in a program that is no ./invoke, and, unless `start`, while there is no
-    cell. Raises operation_failed if there can be none.
+    cell; with `used` one starts if there was one before. Raises operation_failed if there can be
+    none.
     """
     words = sys.argv
     if is_inside() or Path(words[0]).name != "start.py":
         return
     lab = current()
+    start = start or (used and lab.root.exists())
     if not start and not is_there(lab.root):
         return
     if start:
@@ -123,7 +125,6 @@ def is_there(root: Path) -> bool:
 
 def _connect(root: Path) -> socket.socket | None:
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST)
     with contextlib.suppress(OSError), _short(root) as path:
         channel.connect(path)
         return channel

@@ -129,7 +129,7 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
     # A process that prepares a run, as this one may, cannot use a lab of other code.
     if running and users.runs(lab) and not others:
         return running
-    if running:
+    if running or is_running(lab):  # also one that a killed call left starting
         _down(lab)
     folders.private(lab.root, lab.state)
     if not cell.is_inside():
