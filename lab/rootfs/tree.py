@@ -51,7 +51,7 @@ def _options() -> list[str]:
 
 
 def _place(home: Path, arch: str, archive: aptsources.Archive) -> Path:
-    inputs = json.dumps([archive.origin, archive.suite, *mmdebstrap.OPTIONS, _options()])
+    inputs = json.dumps(["2", archive.origin, archive.suite, *mmdebstrap.OPTIONS, _options()])
     return home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
 
 
