@@ -14,6 +14,7 @@ import guests
 import pytest
 
 from kiln.base.errors import KilnError
+from lab.machine import namespace
 from lab.rootfs import bases, distros, importer
 from lab.vendors.mirror import ca
 
@@ -24,7 +25,9 @@ AL = [name for name in bases.ids() if distros.spec(name)["family"] == "al"]
 
 
 def inside(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["chroot", root, *command], capture_output=True, text=True, check=False)
+    # What a command leaves in a base belongs to guests.
+    command = (*namespace.program(), "chroot", str(root), *command)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("distro", bases.ids())

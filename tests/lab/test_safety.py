@@ -138,9 +138,9 @@ def test_process_started_in_a_guest_has_its_rights(
     """A guest may have replaced its shell: `lab.shell` must not run it as root of this machine."""
     asked = []
     monkeypatch.setattr(subprocess, "call", lambda command: asked.extend(command) or 0)
-    root_shell.shell(lab, guest.id, ["cat", "/proc/self/uid_map", "/proc/self/status"])
+    root_shell.shell(lab, guest.id, ["readlink", "/proc/self/ns/user"])
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
-    assert done.stdout.split()[1] == "1"
+    assert done.stdout.strip() == str(Path(f"/proc/{leader(lab, guest)}/ns/user").readlink())
 
 
 def test_guest_reaches_the_lab_and_nothing_else_here(lab: Lab, guest) -> None:
