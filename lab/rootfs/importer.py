@@ -46,7 +46,7 @@ network: {config: disabled}
 updates: {network: {when: [boot-new-instance]}}
 """
 # What the lab's own bases have of a guest's machine: its PCI devices, settings of its kernel, and a
-# journal without the host's kernel log.
+# journal without the kernel log.
 _OF_A_GUEST = (
     "etc/systemd/journald.conf.d",
     "etc/systemd/system.conf.d",
