@@ -295,7 +295,6 @@ class _Server:
         self._programs: dict[int, socket.socket] = {}
         self._ports: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
-        self._began = time.monotonic()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def serve(self) -> int:
@@ -316,13 +315,15 @@ class _Server:
         return 0
 
     def _is_over(self) -> bool:
-        if self._programs or self._labs() or time.monotonic() < self._began + 1:
+        if self._programs or self._labs():
             return False
         with locks.alone(self._root / ".cell.lock"):  # nobody is asking for this cell now
             if self._selector.select(0):
                 return False
             with _short(self._root) as path:
                 Path(path).unlink()
+            for port in self._ports.values():
+                os.close(port)
         return True
 
     def _labs(self) -> bool:
@@ -368,7 +369,6 @@ class _Server:
                 if port in self._ports:
                     os.dup2(self._ports[port], 3)
                     environment[PORT] = "3"
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.chdir(str(what["folder"]))
             command = list(what["command"])  # type: ignore[call-overload]
             os.execvpe(command[0], command, environment)  # noqa: S606
