@@ -87,6 +87,8 @@ def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
     """
     if (rootfs is None) == (mirror is None):
         raise KilnError("specify either --rootfs FILE-OR-FOLDER or --mirror URL")
+    if rootfs and not rootfs.exists():
+        raise KilnError(f"{rootfs}: no such file or folder")
     return install(
         distro, None, partial(_fill, distro, rootfs, mirror), "everything: imported with lab.import"
     )
@@ -190,8 +192,6 @@ def _exists(root: Path, path: str) -> bool:
 
 
 def _unpack(rootfs: Path, target: Path) -> None:
-    if not rootfs.exists():
-        raise KilnError(f"{rootfs}: no such file or folder")
     try:
         if rootfs.is_dir():
             run("cp", "-a", "--reflink=auto", f"{rootfs}/.", str(target))

@@ -153,6 +153,19 @@ class Guest:
             return ""
 
 
+@contextlib.contextmanager
+def network() -> Iterator[str]:
+    """The process of a network of its own, beside the lab's."""
+    command = ["unshare", "--net", "sh", "-c", "echo && exec sleep 3600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            process.stdout.readline()
+            yield str(process.pid)
+        finally:
+            process.kill()
+
+
 G = TypeVar("G", bound=Guest)
 
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+import guests
 import pytest
 from conftest import another_lab, launching
 
@@ -164,20 +165,19 @@ def test_guest_reaches_the_lab_and_nothing_else_here(lab: Lab, guest) -> None:
 def test_guest_cannot_reach_the_hosts_cloud_metadata(guest) -> None:
     """A machine beside this one that has an ordinary address and two of a cloud's services."""
     services = ("198.51.100.2", "169.254.170.2", "168.63.129.16")
-    commands = [
-        "ip netns add kiln-beside",
-        "ip link add kilnbeside type veth peer name eth0 netns kiln-beside",
-        "ip link set kilnbeside up",
-        "ip address add 198.51.100.1/24 dev kilnbeside",
-        "ip -netns kiln-beside link set eth0 up",
-        *(f"ip -netns kiln-beside address add {service}/24 dev eth0" for service in services),
-        *(f"ip route add {service}/32 dev kilnbeside src 198.51.100.1" for service in services[1:]),
-    ]
     with contextlib.ExitStack() as stack:
-        stack.callback(subprocess.run, ["ip", "netns", "delete", "kiln-beside"], check=False)
-        for command in commands:
+        network = stack.enter_context(guests.network())
+        beside = f"nsenter --target={network} --net"
+        for command in (
+            f"ip link add kilnbeside type veth peer name eth0 netns {network}",
+            "ip link set kilnbeside up",
+            "ip address add 198.51.100.1/24 dev kilnbeside",
+            f"{beside} ip link set eth0 up",
+            *(f"{beside} ip address add {service}/24 dev eth0" for service in services),
+            *(f"ip route add {item}/32 dev kilnbeside src 198.51.100.1" for item in services[1:]),
+        ):
             subprocess.run(command.split(), check=True)
-        serve = ["ip", "netns", "exec", "kiln-beside", "python3", "-m", "http.server", "8000"]
+        serve = [*beside.split(), "python3", "-m", "http.server", "8000"]
         server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         stack.callback(server.wait)
         stack.callback(server.kill)

@@ -100,26 +100,27 @@ echo "tried as $(id -u)"
 
 
 def test_root_of_a_guest_is_nobody_outside(root: Path) -> None:
-    mark, inner = uuid.uuid4().hex, root / "open"
+    inner = root / "open"
     inner.mkdir(mode=0o777)
     (inner / "secret").write_text("secret\n")
     (inner / "secret").chmod(0o600)
     # As systemd-nspawn does it, which gives a guest no id but its own.
     guest = [*namespace.program(), "unshare", "--user", "--map-root-user", "--setuid=0", "sh", "-c"]
-    script = f"{ESCAPES}\nsleep 60 # {mark}"
+    seconds = f"60.{uuid.uuid4().int}"
     with subprocess.Popen(
-        in_cell(root, *guest, script, "sh", str(inner)), cwd=ROOT, stdout=subprocess.PIPE
+        in_cell(root, *guest, f"{ESCAPES}\nsleep {seconds}", "sh", str(inner)),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
     ) as caller:
         assert caller.stdout
         assert caller.stdout.readline() == b"tried as 0\n"
-        uids = set()
-        for process in processes("sleep\x0060"):
-            status = Path(f"/proc/{process}/status").read_text().splitlines()
-            uids |= {
-                word for line in status if line.startswith("Uid:") for word in line.split()[1:]
-            }
+        while not (found := processes(f"sleep\0{seconds}")):
+            assert caller.poll() is None
+            time.sleep(0.02)
+        status = Path(f"/proc/{found[0]}/status").read_text().splitlines()
+        (uids,) = (line.split()[1:] for line in status if line.startswith("Uid:"))
         caller.kill()
-    assert str(cell.first_ids()[0]) in uids
+    assert set(uids) == {str(cell.first_ids()[0])}
 
 
 def of_this_machine(root: Path, index: int) -> dict[str, object]:
