@@ -7,6 +7,7 @@ a module that rests on one.
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -78,6 +79,7 @@ def _names(files: Iterable[Path], root: Path) -> list[str]:
     return [str(file.relative_to(root)) for file in sorted(files) if file.is_file()]
 
 
+@functools.cache
 def _imports(file: Path) -> set[str]:
     """The modules that a file imports; `from a import b` may mean a.b."""
     found = set()

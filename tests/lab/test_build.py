@@ -218,7 +218,8 @@ def test_verify_finds_a_broken_one_bad_and_says_what_is_broken(
     ec2.create_tags(
         Resources=[bad], Tags=[{"Key": key, "Value": value} for key, value in kept.items()]
     )
-    done = kiln("verify", "--ami", bad)
+    # As a Spot instance, which cannot be stopped and started.
+    done = kiln("verify", "--ami", bad, "--spot")
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"{bad}  failed" in done.stdout
     assert "failed: test_nvidia_driver::" in done.stdout

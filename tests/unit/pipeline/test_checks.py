@@ -118,6 +118,11 @@ def test_environment_of_caller_does_not_change_verdict(
     assert not [check.message for check in result.checks if "x1B" in check.message]
 
 
+def test_only_the_checks_of_the_keyword_count(tmp_path: Path) -> None:
+    result = run(tmp_path, f"{TWO}assert False", keyword="test_a")
+    assert (result.succeeded, [check.name for check in result.checks]) == (True, ["test_a"])
+
+
 def test_keyword_without_a_check_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(KilnError, match="no check of this image has 'mig' in its name") as caught:
         run(tmp_path, "def test_a(): pass", keyword="mig")
