@@ -31,7 +31,6 @@ from kiln.matrix import flags, load
 from kiln.packer import program
 from lab.base import settings
 from lab.daemon import host
-from lab.rootfs import tree
 from lab.target import LabTarget
 
 if TYPE_CHECKING:
@@ -149,10 +148,6 @@ def validate_figures(rounds: int = 2) -> list[Figure]:
 
 def build_figures() -> list[Figure]:
     """A warm lab build by `./invoke build`, split by its record and Packer's log."""
-    host.can_run()
-    missing = [need.package for need in needs.missing("packer", "ssh", "lab")]
-    if missing:
-        raise operation_failed(f"not installed: {', '.join(missing)}")
     (recipe,) = flags.select(load.load_recipes(), distro=DISTRO, driver=DRIVER)
     # Warm means: the lab is up and has the row's root filesystem and downloads.
     target = LabTarget("a bench", endpoint=settings.current().endpoint)
@@ -253,9 +248,7 @@ def first_run() -> list[Figure]:
             seconds = json.loads(record.read_text())["seconds"]
         finally:
             with contextlib.suppress(KilnError):
-                _step([invoke, "lab.down"], clone, environment)
-            for root in (state / "bases").glob(".making-*"):
-                tree.delete(root)
+                _step([invoke, "lab.clean", "--all"], clone, environment)
     wall = sum(step[0] for step in steps.values())
     cpu = sum(step[1] for step in steps.values())
     stages = ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items())

@@ -35,7 +35,7 @@ from kiln.base.errors import operation_failed
 from kiln.base.tags import VERIFIED, read_verdict
 from lab.base import settings
 from lab.base.settings import LABS, Lab
-from lab.daemon import control, host
+from lab.daemon import cell, control
 
 BUILD = ("build", "--distro", "al2", "--driver", "510.47.03", "--target", "lab")
 # Seconds after which a build that was ended counts as hanging.
@@ -253,8 +253,8 @@ def kills(minutes: float, say: Say) -> dict[str, Any]:
 
     The exit status is 1 if a build left anything. Raises KilnError where the lab cannot run.
     """
-    host.can_run()
-    needs.ensure("packer", "ssh", "lab", "tests", install=True, say=say)
+    needs.ensure("tests", install=True, say=say)
+    cell.enter(start=True)
     until = time.monotonic() + 60 * minutes
     with contextlib.ExitStack() as stack:
         beds = [stack.enter_context(testbed(lab)) for lab in free_labs(os.cpu_count() or 1)]

@@ -13,17 +13,16 @@ from lab.base.settings import Lab
 
 def processes(lab: Lab) -> list[str]:
     """The command lines of a lab's processes: its server, its guests and their processes."""
-    marks = {f"KILN_LAB={lab.bridge}", f"KILN_LAB_INDEX={lab.index}"}
     result = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            environment = set((entry / "environ").read_bytes().decode(errors="replace").split("\0"))
+            environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            group = (entry / "cgroup").read_text()
         except OSError:
             continue
-        if f"{lab.instances}/" in command or (
-            marks & environment and ("lab.daemon.server" in command or "systemd" in command)
-        ):
+        serves = "lab.daemon.server" in command and f"KILN_LAB_INDEX={lab.index}" in environment
+        if f"{lab.instances}/" in command or serves or f"0::/{lab.bridge}/" in group:
             result.append(command)
     return result
 
@@ -38,7 +37,7 @@ def on_this_machine(lab: Lab) -> dict[str, list[str]]:
         "nft tables": [line for line in tables.stdout.splitlines() if line.endswith(lab.table)],
         "processes": processes(lab),
         "disks": [str(path) for path in lab.instances.glob("*/upper")],
-        **control_groups(lab),
+        "control groups": control_groups(lab),
     }  # fmt: skip
 
 
@@ -49,21 +48,12 @@ def mount_tables() -> Iterator[str]:
             yield table.read_text()
 
 
-def control_groups(lab: Lab) -> dict[str, list[str]]:
-    """On hosts with systemd, systemd makes and removes them."""
-    if Path("/run/systemd/system").exists():
-        return {}
-    # os.walk ignores groups of other guests that disappear in the meantime.
-    mine = [
-        f"{folder}/{name}"
-        for folder, names, _ in os.walk("/sys/fs/cgroup")
-        for name in names
-        if name.startswith(f"kiln-guest-{lab.bridge}-")
-    ]
-    return {"control groups": mine}
+def control_groups(lab: Lab) -> list[str]:
+    """The lab's own group and those below it."""
+    return [folder for folder, _, _ in os.walk(f"/sys/fs/cgroup/{lab.bridge}")]
 
 
 def nothing(lab: Lab) -> dict[str, list[str]]:
     """Return the answer of `on_this_machine` for a lab that has left nothing."""
-    kinds = ("mounts", "interfaces", "nft tables", "processes", "disks", *control_groups(lab))
+    kinds = ("mounts", "interfaces", "nft tables", "processes", "disks", "control groups")
     return {kind: [] for kind in kinds}

@@ -87,5 +87,9 @@ def bench(first: bool = False) -> int:
     first: instead, the first build in a fresh clone
     """
     from devel import bench as benches
+    from lab.daemon import cell
+
+    if not first:
+        cell.enter(start=True)
 
     return benches.run(first=first)

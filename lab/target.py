@@ -7,8 +7,8 @@ are the same.
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -26,7 +26,7 @@ from lab.api import session_token
 from lab.base import origin
 from lab.base.settings import Lab, current
 from lab.base.shell import CommandError, run
-from lab.daemon import control, host, users
+from lab.daemon import cell, control, users
 from lab.machine import images
 from lab.machine.own_kernel import TAG, accelerator, disk
 from lab.moto import public_images
@@ -36,6 +36,8 @@ from lab.vendors.kinds import REAL, STAND_INS, refuse_impossible, refuse_silent
 from lab.vendors.packages import system
 
 _NEEDS_GIB = 4
+_STARTING = ("build", "rebuild", "verify", "nightly")
+_NOT_STARTING = {"--dry-run", "--host", "--instance"}
 
 
 def endpoint() -> str:
@@ -44,7 +46,12 @@ def endpoint() -> str:
 
 
 def target(why: str, vendors: str | None) -> LabTarget:
-    """The lab of the environment, for kiln/cli/targets.py."""
+    """The lab of the environment, for kiln/cli/targets.py.
+
+    Tasks that start a lab go on in its cell, and others if there is one.
+    """
+    task, *words = [*sys.argv[1:], ""]
+    cell.enter(start=task in _STARTING and not _NOT_STARTING.intersection(words))
     return LabTarget(why, endpoint=endpoint(), vendors=vendors or STAND_INS)
 
 
@@ -144,9 +151,6 @@ class LabHooks(Hooks):
     ) -> list[Recipe]:
         """Start the lab, make root filesystems and the vendors' files. Recipes that run here
         natively come before those whose processor has to be emulated."""
-        host.can_run()
-        if not control.status():
-            host.probe(current())
         for recipe in recipes if own_kernel else ():
             _require_own_kernel(recipe)
         slow = [recipe for recipe in recipes if emulation.needed(recipe.arch)]
@@ -163,7 +167,7 @@ class LabHooks(Hooks):
         real = ("lab_import", "preflight") if self.target.vendors == REAL else ()
         groups = ("lab", *real, *(f"emulate_{arch}" for arch in sorted(archs)))
         groups += ("own_kernel",) if own_kernel else ()
-        needs.ensure(*groups, install=install, say=progress.say)
+        needs.ensure(*groups, install=False, say=progress.say)  # this is not root: `cell.enter` did
         with progress.stage("lab"):
             self._prepare(recipes, progress.say)
         return [*native, *slow]
@@ -211,10 +215,8 @@ class LabHooks(Hooks):
         return ParentAmi(image.id, image.name, image.created, str(recipe.source_ami))
 
     def missing(self, ami_ids: Collection[str]) -> set[str]:
-        """Return those of the AMIs that no lab has; none if only root may look."""
+        """Return those of the AMIs that no lab has."""
         root = current().root
-        if root.exists() and not os.access(root, os.X_OK):
-            return set()
         return {name for name in ami_ids if not [*root.glob(f"lab*/images/{name}/image.json")]}
 
     @contextmanager

@@ -6,7 +6,6 @@ import re
 import shlex
 from pathlib import Path
 
-from kiln.base import needs
 from kiln.base.errors import OPERATION_FAILED, KilnError, operation_failed
 from kiln.cli.output import log, output, table
 from kiln.cli.task import task
@@ -20,16 +19,16 @@ def up(no_install: bool = False) -> None:
     """
     from lab import target
     from lab.base import origin, settings
-    from lab.daemon import control, host
+    from lab.daemon import cell, control
 
-    host.can_run()
-    needs.ensure("packer", "ssh", "lab", install=not no_install, say=log)
+    cell.enter(start=True)
     differs = origin.difference(control.up())
     if differs:
         log(f"the lab runs and is in use; {differs} (./invoke lab.down ends it)")
     lab = settings.current()
     log(
-        "a rendered folder by hand, in a shell with these variables: packer build "
+        "a rendered folder by hand, in a shell with these variables: nsenter --user --net "
+        f"--preserve-credentials --target=$(cat {lab.root / cell.PROCESS}) packer build "
         f"-var-file={target.by_hand(lab)} -var source_ami=ami-... FOLDER"
     )
     variables = control.environment(lab)
@@ -43,8 +42,9 @@ def down(force: bool = False) -> None:
 
     force: end the builds that use the lab first
     """
-    from lab.daemon import control
+    from lab.daemon import cell, control
 
+    cell.enter(used=True)
     swept = control.down(force=force, say=log)
     output({"took_down": swept}, *(f"took down {item}" for item in swept), "the lab is down")
 
@@ -53,8 +53,9 @@ def down(force: bool = False) -> None:
 def status() -> int:
     """Show the lab's instances and AMIs; exit 1 if it is down."""
     from lab.base import origin, settings
-    from lab.daemon import control
+    from lab.daemon import cell, control
 
+    cell.enter()
     state = control.status()
     if state is None:
         lab = settings.current()
@@ -82,8 +83,9 @@ def shell(instance: str | None = None) -> int:
     instance: instance id (default: the only one that runs): --instance i-0123
     """
     from lab.base import settings
-    from lab.daemon import control, root_shell
+    from lab.daemon import cell, control, root_shell
 
+    cell.enter()
     if instance is None:
         state = control.status() or {"instances": []}
         running = [item["id"] for item in state["instances"] if item["state"] == "running"]
@@ -135,8 +137,9 @@ def fault(
     clear: drop all injected failures
     """
     from lab.base import settings
-    from lab.daemon import control
+    from lab.daemon import cell, control
 
+    cell.enter()
     if clear == bool(action or code or match or message):
         raise KilnError("specify --action and --code, or --clear", hint="see docs/lab.md")
     if wrong := [word for word in match if not re.match("[^=]+=", word)]:
@@ -173,11 +176,12 @@ def clean(bases: bool = False, all: bool = False, force: bool = False) -> None: 
     all: all labs and all that they changed here; names what AMI Kiln installed: --all
     force: end the builds that use the lab first
     """
-    from lab.daemon import control, uninstall
+    from lab.daemon import cell, control, uninstall
 
+    cell.enter(used=True)
     if all:
         done = uninstall.remove_all_labs(force=force, say=log)
-        output(done.to_dict(), uninstall.text(done))
+        output(done, uninstall.text(done))
         return
     removed = control.clean(bases=bases, force=force, say=log)
     output({"removed": removed}, *(f"removed {item}" for item in removed or ["nothing"]))
@@ -195,11 +199,9 @@ def import_(
     rootfs: tar archive or folder: --rootfs al2023.tar.xz
     mirror: package mirror to install from: --mirror https://mirror.example/al2023
     """
-    from lab.daemon import host
+    from lab.daemon import cell
     from lab.rootfs import importer
 
-    host.can_run()
-    if mirror:
-        needs.ensure("lab_import", install=not no_install, say=log)
+    cell.enter(start=True)
     base = importer.import_rootfs(distro, Path(rootfs) if rootfs else None, mirror)
     output({"distro": distro, "rootfs": str(base)}, f"{distro} guests now boot from {base}")

@@ -49,7 +49,7 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     sudo = [] if os.geteuid() == 0 else ["sudo"]
     absent = [program for program in (*sudo, "apt-get") if not shutil.which(program)]
     if absent or not install:
-        obstacle = f"{absent[0]} is not available" if install else "--no-install was given"
+        obstacle = f"{absent[0]} is not available" if install else "nothing may be installed"
         raise operation_failed(
             f"missing on this machine, and {obstacle}:\n{reasons}",
             hint=f"run: sudo sh -c '{line}'",

@@ -1,12 +1,7 @@
-"""The lab's folders on this machine: closed to other users.
-
-Disks of guests hold setuid programs of anybody's making, owned by root. A user who could reach one
-through the state folder would be root on this machine.
-"""
+"""The lab's folders on this machine: closed to other users."""
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from pathlib import Path
@@ -31,15 +26,6 @@ def private(root: Path, *below: Path) -> None:
                 _close(root / path)
 
 
-def close_others(root: Path) -> None:
-    """Close the folders of all labs below `root`: those of an older version were open to all, and
-    hold AMIs with setuid programs until their lab is started again or cleaned."""
-    for folder in root.glob("lab[0-9]*"):
-        status = folder.lstat()
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
-            _close(folder)
-
-
 def put(made: Path, place: Path) -> None:
     """Rename a folder to its place, after its files are on disk.
 
@@ -53,12 +39,10 @@ def put(made: Path, place: Path) -> None:
 def _close(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
-    if os.geteuid() != 0 and status.st_uid == 0:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise operation_failed(
             f"{folder} is a link, or belongs to another user: a lab cannot be kept there",
-            hint="remove it, or set KILN_LAB_STATE to a folder of root",
+            hint="remove it, or set KILN_LAB_STATE to a folder of your own",
         )
     if stat.S_IMODE(status.st_mode) & 0o077:
         folder.chmod(0o700)

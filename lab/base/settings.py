@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +15,6 @@ DEFAULT_ROOT = "/var/lib/kiln-lab"
 FIRST_NETWORK = 201
 # How many labs one machine can have, by number from 0 on.
 LABS = 256 - FIRST_NETWORK
-_FIRST_ID = 0x80000
-GUESTS = 256  # with ids of their own
 
 
 @dataclass(frozen=True)
@@ -57,17 +53,6 @@ class Lab:
     @property
     def network(self) -> str:
         return f"{self.prefix}.0.0/16"
-
-    def first_id(self, address: str) -> int:
-        """The user and group id on this machine that is 0 in the guest with that address.
-
-        Each guest has 65,536 ids of its own, up to 256 guests of a lab (`Machines.address` gives
-        out no address whose ids another one has). The range is the one that systemd reserves for
-        containers: https://systemd.io/UIDS-GIDS/
-        """
-        third, fourth = map(int, address.split(".")[2:])
-        number = (third * 250 + fourth) % GUESTS
-        return _FIRST_ID + (self.index * GUESTS + number) * (1 << 16)
 
     @property
     def port(self) -> int:
@@ -115,11 +100,14 @@ class Lab:
 
 
 def current() -> Lab:
-    """The lab that `KILN_LAB_INDEX` names (default 0), kept below `KILN_LAB_STATE`.
+    """The lab that `KILN_LAB_INDEX` names (default 0), kept below `KILN_LAB_STATE` (default: a
+    folder of the user's, or root's).
 
     Raises KilnError when that is not a valid index, or `KILN_LAB_PORT` is not a port.
     """
-    root = Path(os.environ.get("KILN_LAB_STATE", DEFAULT_ROOT)).absolute()
+    own = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share", "kiln-lab")
+    default = DEFAULT_ROOT if os.geteuid() == 0 else own
+    root = Path(os.environ.get("KILN_LAB_STATE", default)).absolute()
     index = os.environ.get("KILN_LAB_INDEX", "0")
     if not re.fullmatch(r"[0-9]{1,3}", index) or int(index) >= LABS:
         raise KilnError(
@@ -132,17 +120,3 @@ def current() -> Lab:
             f"KILN_LAB_PORT={shown(port)} is not a port", hint="use a number from 1 to 65535"
         )
     return Lab(index=int(index), root=root)
-
-
-@contextlib.contextmanager
-def chosen(lab: Lab) -> Iterator[None]:
-    """While inside, `current()` is this lab, also in the processes that are started."""
-    before = os.environ.get("KILN_LAB_INDEX")
-    os.environ["KILN_LAB_INDEX"] = str(lab.index)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["KILN_LAB_INDEX"]
-        else:
-            os.environ["KILN_LAB_INDEX"] = before

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,14 +14,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import IO, Any
 
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
 from lab.api import session_token
 from lab.base import folders, locks, origin
 from lab.base.settings import Lab, current
-from lab.daemon import host, left_behind, server_processes, users
+from lab.daemon import cell, left_behind, users
 from lab.vendors import kinds as vendors
 
 _START_TIMEOUT = 120.0
@@ -77,10 +76,18 @@ def served_hashes(urls: Sequence[str], lab: Lab | None = None) -> dict[str, str]
 
 def is_running(lab: Lab) -> bool:
     """Return True if the lab's process runs; unlike `status`, without asking it."""
+    with contextlib.suppress(FileNotFoundError), lab.pid_file.open() as file:
+        return _is_held(file)
+    return False
+
+
+def _is_held(file: IO[str]) -> bool:
     try:
-        return server_processes.serves(int(lab.pid_file.read_text()), lab)
-    except (OSError, ValueError):
-        return False
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
 
 
 def up(lab: Lab | None = None, kind_of_vendors: str | None = None) -> dict[str, Any]:
@@ -100,7 +107,7 @@ def up(lab: Lab | None = None, kind_of_vendors: str | None = None) -> dict[str, 
 
 
 def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
-    running = status(lab) or _left_behind(lab)
+    running = status(lab)
     has = (running or {}).get("vendors", vendors.STAND_INS)  # older labs do not say it
     others = bool(running) and wanted not in (None, has)
     if running and others and (running.get("in_use") or users.runs(lab)):
@@ -122,19 +129,27 @@ def _up(lab: Lab, wanted: str | None) -> dict[str, Any]:
     # A process that prepares a run, as this one may, cannot use a lab of other code.
     if running and users.runs(lab) and not others:
         return running
-    if running:
+    if running or is_running(lab):  # also one that a killed call left starting
         _down(lab)
-    server_processes.refuse_second(lab)
     folders.private(lab.root, lab.state)
+    if not cell.is_inside():
+        raise operation_failed("a lab starts in its cell only", hint="./invoke lab.up")
+    outside = os.environ.get(cell.PORT)
+    if outside == "":
+        raise operation_failed(
+            f"the lab did not start: another program listens on 127.0.0.1:{lab.port}",
+            hint="stop it, or choose another port with KILN_LAB_PORT",
+        )
     start = lab.log.stat().st_size if lab.log.exists() else 0
     with lab.log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lab.daemon.server"],
+            [sys.executable, *cell.SERVER],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
+            pass_fds=[int(outside)] if outside else [],
             env={
                 **without_aws(),
                 "PYTHONUNBUFFERED": "1",
@@ -175,37 +190,20 @@ def down(
             return _down(lab)
 
 
-def _left_behind(lab: Lab) -> dict[str, Any] | None:
-    """The status of a lab that a killed call left starting; None when no process starts it, after
-    one that was ending it has."""
-    deadline = time.monotonic() + _START_TIMEOUT
-    left = server_processes.find(lab)
-    while any(server_processes.serves(pid, lab) for pid in left) and time.monotonic() < deadline:
-        if running := status(lab):
-            return running
-        time.sleep(0.05)
-    return None
-
-
 def _down(lab: Lab) -> list[str]:
-    with contextlib.suppress(OSError, ValueError):
-        call(lab, "down", timeout=30)
-    left = server_processes.find(lab)  # also one that a killed call left starting
-    _signal(left, signal.SIGTERM)
-    deadline = time.monotonic() + 60
-    while any(server_processes.serves(pid, lab) for pid in left) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    _signal([pid for pid in left if server_processes.serves(pid, lab)], signal.SIGKILL)
-    lab.pid_file.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError), lab.pid_file.open() as file:
+        with contextlib.suppress(OSError, ValueError):
+            call(lab, "down", timeout=30)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + 60
+            while _is_held(file) and time.monotonic() < deadline:
+                with contextlib.suppress(OSError, ValueError):
+                    os.kill(int(file.read()), number)
+                file.seek(0)
+                time.sleep(0.05)
     swept = left_behind.remove(lab)
-    host.restore(lab)
+    lab.pid_file.unlink(missing_ok=True)
     return swept
-
-
-def _signal(processes: Sequence[int], number: signal.Signals) -> None:
-    for pid in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def clean(
@@ -217,8 +215,7 @@ def clean(
 ) -> list[str]:
     """`down`, and delete the lab's AMIs, disks and logs; returns what was removed.
 
-    `force` and `say` are those of `down`. `bases` also deletes what the labs share, and, unless a
-    lab of another folder is up, the kernel's settings for emulated processors.
+    `force` and `say` are those of `down`. `bases` also deletes what the labs share.
     Raises operation_failed when `bases` would delete what another lab is using, or a root
     filesystem that is being made.
     """
@@ -229,7 +226,7 @@ def clean(
             f"the root filesystems are in use by other labs: {', '.join(others)}",
             hint="take them down first: KILN_LAB_INDEX=n ./invoke lab.clean",
         )
-    from lab.rootfs import emulation, tree
+    from lab.rootfs import tree
 
     swept = down(lab, force=force, say=say)
     shared = [lab.shared / name for name in ("bases", "mirror", "keys", "ca", "apt")]
@@ -237,8 +234,6 @@ def clean(
         for folder in [lab.state, *(shared if bases else [])]:
             if tree.delete(folder):
                 swept.append(f"folder {folder}")
-    if bases and not host.labs_up():
-        swept += emulation.forget_all()
     return swept
 
 
@@ -304,13 +299,7 @@ def _did_not_start(lab: Lab, start: int) -> KilnError:
     fatal = [line.split("FATAL ", 1)[1] for line in lines if "FATAL " in line]
     reason = fatal[-1] if fatal else (lines[-1] if lines else "no output")
     left_behind.remove(lab)
-    hint = f"see {lab.log}"
-    if _is_taken(lab.port):
-        hint = (
-            f"another program listens on 127.0.0.1:{lab.port}: stop it, or choose another port "
-            f"with KILN_LAB_PORT"
-        )
-    return operation_failed(f"the lab did not start: {reason}", hint=hint)
+    return operation_failed(f"the lab did not start: {reason}", hint=f"see {lab.log}")
 
 
 def died_of(lab: Lab) -> str:
@@ -339,14 +328,3 @@ def exit_reason(lab: Lab) -> str:
         "its process was killed: its log ends without a word (kill -9, or no memory was left: "
         "see dmesg)"
     )
-
-
-def _is_taken(port: int) -> bool:
-    """Return True if another program listens on this port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 
 from kiln.base.errors import KilnError
 from lab.base.settings import Lab
-from lab.daemon import control, own_terminal
+from lab.daemon import control
 from lab.machine.guest import leader_of
 
 
@@ -24,17 +26,21 @@ def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
             f"no guest {instance_id} is running in {lab.bridge}",
             hint=f"running: {', '.join(running)}" if running else "none is running: see lab.status",
         )
-    enter = entering(leader, "--user", "--mount", "--uts", "--ipc", "--net", "--pid")
+    enter = entering(leader)
     whole = [*enter, *(command or ["/bin/bash", "-l"])]
-    return own_terminal.call(whole) if own_terminal.can_be_used() else subprocess.call(whole)
+    if os.isatty(0) and os.isatty(1):
+        # A terminal of its own: on this one a guest could type, as its user here (TIOCSTI).
+        whole = ["script", "--quiet", "--return", "--command", shlex.join(whole), os.devnull]
+    return subprocess.call(whole)
 
 
-def entering(leader: int, *namespaces: str) -> list[str]:
+def entering(leader: int) -> list[str]:
     """The command prefix that runs a command in the guest whose PID 1 is `leader`.
 
     A guest that shuts down sends SIGSTOP to its processes before it kills them; an nsenter that
     waits for such a child then stops too and never continues. Therefore nsenter does not fork, and
     a shell outside the guest waits for it.
     """
-    enter = ["nsenter", f"--target={leader}", *namespaces, "--no-fork", "--"]
+    kinds = ("user", "mount", "uts", "ipc", "net", "pid", "cgroup")
+    enter = ["nsenter", f"--target={leader}", *(f"--{kind}" for kind in kinds), "--no-fork", "--"]
     return [*enter, "/bin/sh", "-c", '"$@"; exit $?', "sh"]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import KilnError
@@ -21,7 +23,8 @@ from lab.api import botocore_data, faults, session_token
 from lab.api.faults import Faults
 from lab.base import folders, origin
 from lab.base.settings import Lab, current
-from lab.daemon import host, left_behind, server_processes
+from lab.base.shell import CommandError
+from lab.daemon import cell, host, left_behind
 from lab.machine import bridge
 from lab.moto import public_images
 from lab.vendors import kinds as vendors
@@ -39,23 +42,18 @@ def main() -> int:
         level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", force=True
     )
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    try:
-        server_processes.refuse_second(lab)
-    except KilnError as error:
-        log.error("FATAL %s", error.message)
-        return 1
+    _alone(lab)
     # Remove what a killed lab left behind.
     left_behind.remove(lab)
     folders.private(lab.root, lab.instances, lab.images, lab.shared / "bases")
-    folders.close_others(lab.root)
     try:
-        host.probe(lab)
+        host.can_have_disks(lab)
+        bridge.require_free_network(lab)
         serve(lab)
-    except (OSError, KilnError) as error:
+    except (OSError, KilnError, CommandError) as error:
         # control.up looks for this word in the log.
         log.error("FATAL %s", getattr(error, "message", error))
         left_behind.remove(lab)
-        host.restore(lab)
         return 1
     return 0
 
@@ -77,17 +75,22 @@ def serve(lab: Lab) -> None:
     from lab.moto import backends, buckets, metadata, role_sessions
     from lab.moto.ec2 import consistency
     from lab.moto.machines import Machines
-    from lab.rootfs import guest_root
+    from lab.rootfs import bases, real_bases
     from lab.vendors import mirror
 
     ordered, base_lock, kind_of_vendors = Faults(), threading.Lock(), vendors.wanted()
-    machines = Machines(lab, public, guest_root.finder(kind_of_vendors, base_lock), ordered)
+
+    def base(distro: str, arch: str) -> Path:
+        with base_lock:  # one at a time
+            real = kind_of_vendors == vendors.REAL
+            return (real_bases.guest_root if real else bases.ensure)(distro, arch)
+
+    machines = Machines(lab, public, base, ordered)
     stopping = threading.Event()
     admin = _Admin(machines, ordered, stopping.set)
     callers = Callers(session_token.ensure(lab), role_sessions.is_valid, [lab.gateway])
     api = backends.api(machines, admin, callers)
     server = make_server("127.0.0.1", lab.port, api, threaded=True, request_handler=web.Handler)
-    host.prepare(lab)
     bridge.up(lab)
 
     def is_here(name: str) -> bool:
@@ -98,6 +101,12 @@ def serve(lab: Lab) -> None:
     metadata_service = imds.serve(lab.gateway, lab.imds_port, metadata.find)
     vendor = mirror.serve(lab.gateway, state=lab.shared, api=(lab.port, is_here))
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    if descriptor := os.environ.get(cell.PORT):
+        outside = make_server(
+            "127.0.0.1", lab.port, api, True, request_handler=web.Handler, fd=int(descriptor)
+        )
+        outside.server_activate()
+        threading.Thread(target=outside.serve_forever, daemon=True).start()
     consistency.log_seed()
     _wait(lab, stopping)
 
@@ -107,8 +116,16 @@ def serve(lab: Lab) -> None:
     _end(machines, lambda: web.end(server), metadata_service.shutdown, vendor.close, resolver.close)
     left_behind.remove(lab)
     lab.pid_file.unlink(missing_ok=True)
-    host.restore(lab)
     log.info("down")
+
+
+def _alone(lab: Lab) -> None:
+    """Hold the lab's pid file, which tells others that the lab runs, until this process ends."""
+    folders.private(lab.root, lab.state)
+    file = os.open(lab.pid_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    os.ftruncate(file, 0)
+    os.write(file, str(os.getpid()).encode())
 
 
 def _end(machines: Machines, *services: Callable[[], None]) -> None:
@@ -122,7 +139,6 @@ def _end(machines: Machines, *services: Callable[[], None]) -> None:
 
 def _wait(lab: Lab, stopping: threading.Event) -> None:
     """Say that the lab is up, and wait until it shall go down."""
-    lab.pid_file.write_text(str(os.getpid()))
     log.info("up at %s", lab.endpoint)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

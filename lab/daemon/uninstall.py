@@ -5,15 +5,13 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kiln.base.paths import ROOT, build_dir
 from lab.base.settings import Lab, current
-from lab.daemon import control, host, users
+from lab.daemon import control, users
 from lab.rootfs import tree
-from lab.vendors import mirror
 
 # As `kiln.base.needs` and setup/venv.sh call apt; kept monthly, for a year.
 _APT_HISTORY = Path("/var/log/apt")
@@ -31,26 +29,9 @@ def packages_from_apt(history: Path = _APT_HISTORY, dpkg: Path = _DPKG) -> list[
     return sorted(name for name in names if any(dpkg.glob(f"{name}[.:]*list")))
 
 
-@dataclass(frozen=True)
-class Uninstalled:
-    """Removed parts, and those that are left: packages from apt, folders of the checkout, and labs
-    of another folder, which need the kernel's settings and the mirror's log."""
-
-    removed: tuple[str, ...]
-    packages: tuple[str, ...]
-    folders: tuple[Path, ...]
-    labs: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
-        folders = list(map(str, self.folders))
-        left = {"packages": list(self.packages), "folders": folders, "labs": list(self.labs)}
-        return {"removed": list(self.removed), "left": left}
-
-
-def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> Uninstalled:
-    """Take down and delete every lab below the folder of labs, what they share, and the kernel
-    settings that they raised.
+def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Take down and delete every lab below the folder of labs, and what they share; returns the
+    removed parts, and those that are left.
 
     `force` first ends the builds that use one, and `say` gets their names. Raises KilnError (exit
     status 1) while a build uses one.
@@ -64,28 +45,20 @@ def remove_all_labs(*, force: bool, say: Callable[[str], None]) -> Uninstalled:
     for lab in labs[1:]:
         removed += control.clean(lab, force=force, say=say)
     removed += control.clean(labs[0], bases=True, force=force, say=say)
-    elsewhere = tuple(host.labs_up())
-    removed += [] if elsewhere else host.lower(root)
-    for folder in (root, *([] if elsewhere else [mirror.LOG.parent])):
-        if tree.delete(folder):
-            removed.append(f"folder {folder}")
-    folders = tuple(path for path in (ROOT / ".venv", build_dir()) if path.exists())
-    return Uninstalled(tuple(removed), tuple(packages_from_apt()), folders, elsewhere)
+    if tree.delete(root):
+        removed.append(f"folder {root}")
+    folders = [str(path) for path in (ROOT / ".venv", build_dir()) if path.exists()]
+    return {"removed": removed, "left": {"packages": packages_from_apt(), "folders": folders}}
 
 
-def text(done: Uninstalled) -> str:
+def text(done: dict[str, Any]) -> str:
     """List the removed parts, and the commands that remove the rest."""
-    lines = [f"removed {item}" for item in done.removed]
-    if done.packages:
+    lines = [f"removed {item}" for item in done["removed"]]
+    if packages := " ".join(done["left"]["packages"]):
         lines.append("installed by AMI Kiln, and left, since other programs may use them now:")
-        lines.append(f"  {' '.join(done.packages)}")
-        lines.append(f"  to remove them: apt-get purge --autoremove {' '.join(done.packages)}")
-    lines += [f"left: {folder}, which goes with the checkout" for folder in done.folders]
-    if done.labs:
-        lines.append(
-            "left: the kernel's settings and the mirror's log, for a lab of another folder that is "
-            f"up: {', '.join(done.labs)}"
-        )
+        lines.append(f"  {packages}")
+        lines.append(f"  to remove them: apt-get purge --autoremove {packages}")
+    lines += [f"left: {folder}, which goes with the checkout" for folder in done["left"]["folders"]]
     lines.append("AMIs, snapshots and parameters in AWS are not touched")
     return "\n".join(lines)
 

@@ -28,7 +28,7 @@ _OF_THE_CLOUD = ("169.254.0.0/16", "168.63.129.16")
 
 
 def require_free_network(lab: Lab) -> None:
-    """Check that nothing else of this machine, a VPN for example, has the lab's network."""
+    """Check that the lab's network is not this machine's own."""
     shown = run("ip", "-json", "route", "show", "table", "main", check=False) or "[]"
     for route in json.loads(shown):
         if route["dst"] == "default" or route.get("dev") == lab.bridge:
@@ -49,18 +49,11 @@ def up(lab: Lab) -> None:
             ["ip", "-batch", "-"],
             [
                 f"link add {lab.bridge} type bridge",
-                # No IPv6: a link-local address would lead past the rules below.
-                f"link set {lab.bridge} addrgenmode none",
                 f"addr add {lab.gateway}/16 dev {lab.bridge}",
                 f"addr add {lab.resolver}/16 dev {lab.bridge}",
                 f"link set {lab.bridge} up",
             ],
         )
-    ipv6 = Path(f"/proc/sys/net/ipv6/conf/{lab.bridge}/disable_ipv6")
-    if ipv6.exists():
-        ipv6.write_text("1")
-    # Packets must also pass the tables of Docker and the like, whose FORWARD policy may be drop:
-    # see docs/troubleshooting.md.
     batch(
         ["nft", "-f", "-"],
         [
@@ -115,18 +108,6 @@ def up(lab: Lab) -> None:
             "    drop",
             "  }",
             "}",
-            f"table ip6 {lab.table}",
-            f"delete table ip6 {lab.table}",
-            f"table ip6 {lab.table} {{",
-            "  chain input {",
-            "    type filter hook input priority filter;",
-            f"    iifname {lab.bridge} drop",
-            "  }",
-            "  chain forward {",
-            "    type filter hook forward priority filter;",
-            f"    iifname {lab.bridge} drop",
-            "  }",
-            "}",
         ],
     )
 
@@ -136,7 +117,7 @@ def down(lab: Lab) -> None:
     for interface in Path("/sys/class/net").iterdir():
         if re.fullmatch(rf"{lab.bridge}(p[0-9]+x[0-9]+)?", interface.name):
             run("ip", "link", "delete", interface.name, check=False)
-    for family in ("ip", "ip6", "bridge"):
+    for family in ("ip", "bridge"):
         run("nft", "delete", "table", family, lab.table, check=False)
 
 
@@ -153,6 +134,7 @@ def attach(lab: Lab, address: str, mac: str, leader: int) -> None:
     """
     name = port(lab, address)
     batch(["nft", "-f", "-"], [f"add {_sender(lab, address, mac)}"])
+    run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(leader))
     batch(
         ["nsenter", f"--target={leader}", "--net", "ip", "-batch", "-"],
         [
@@ -182,7 +164,6 @@ def attach_tap(lab: Lab, address: str, mac: str) -> None:
         ["ip", "-batch", "-"],
         [
             f"tuntap add dev {name} mode tap",
-            f"link set {name} addrgenmode none",
             f"link set {name} mtu {mtu()} master {lab.bridge} up",
             f"link set {name} type bridge_slave isolated on",
         ],

@@ -3,17 +3,10 @@ boot."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import socket
-import subprocess
 import threading
 import time
 import uuid
-
-# In the environment of each guest's PID 1: by it `lab.daemon.left_behind` finds a crashed lab's.
-MARK = "KILN_LAB"
 
 
 class DidNotStartError(Exception):
@@ -38,14 +31,6 @@ def has_booted(
             return True
         time.sleep(pause)
     return False
-
-
-def end(process: subprocess.Popen[bytes] | None) -> None:
-    """Kill a machine's process with its group, if it runs, and wait for its end."""
-    if process and process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def answers(address: str, port: int, timeout: float = 0.5) -> bool:

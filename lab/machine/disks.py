@@ -29,7 +29,7 @@ def prepare(lab: Lab, instance_id: str, layers: list[Path]) -> Path:
     `lab.machine.namespace` mounts it, where only the guest sees it.
     """
     home = folder(lab, instance_id)
-    for name in ("upper", "work", "root", "mounts"):
+    for name in ("upper", "work", "root"):
         (home / name).mkdir(parents=True, exist_ok=True)
     (home / BASE).write_text(str(layers[0]))
     return home
@@ -40,7 +40,8 @@ def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
 
     There are none, and the layer is empty, when the instance was not on since the last AMI of it.
     """
-    layer = _new_layer(lab, image_id)
+    layer = lab.images / image_id / "layer"
+    layer.parent.mkdir(parents=True, exist_ok=True)
     try:
         (folder(lab, instance_id) / "upper").rename(layer)
     except FileNotFoundError:
@@ -49,16 +50,10 @@ def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
     return layer
 
 
-def _new_layer(lab: Lab, image_id: str) -> Path:
-    layer = lab.images / image_id / "layer"
-    layer.parent.mkdir(parents=True, exist_ok=True)
-    return layer
-
-
 def delete(lab: Lab, instance_id: str, *, keep_log: bool = True) -> None:
     """Delete an instance's disk. `keep_log` keeps its console log for `lab.logs`."""
     home = folder(lab, instance_id)
-    for name in ("upper", "work", "root", "mounts", "lab", "given"):
+    for name in ("upper", "work", "root", "lab", "given"):
         shutil.rmtree(home / name, ignore_errors=True)
     (home / BASE).unlink(missing_ok=True)
     if not keep_log:
@@ -68,13 +63,3 @@ def delete(lab: Lab, instance_id: str, *, keep_log: bool = True) -> None:
 def delete_image(lab: Lab, image_id: str) -> None:
     """Delete an AMI's folder. `images.collect` decides which layers are no longer used."""
     shutil.rmtree(lab.images / image_id, ignore_errors=True)
-
-
-def mounts(folder: Path) -> list[Path]:
-    """The mount points below a folder, deepest first."""
-    points = []
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        point = Path(line.split(" ")[1].replace("\\040", " "))
-        if point.is_relative_to(folder):
-            points.append(point)
-    return sorted(points, reverse=True)

@@ -6,9 +6,7 @@ import contextlib
 import json
 import logging
 import os
-import re
-import signal
-import stat
+import resource
 import subprocess
 import threading
 import time
@@ -18,7 +16,9 @@ from pathlib import Path
 
 from lab.base.settings import Lab
 from lab.machine import bridge, cgroups, disks, namespace
-from lab.machine.common import MARK, DidNotStartError, end, has_booted, hypervisor_id
+from lab.machine.common import DidNotStartError, has_booted, hypervisor_id
+from lab.machine.kmsg import KernelLog
+from lab.machine.namespace import NET_CORE
 
 log = logging.getLogger("lab.guest")
 
@@ -26,7 +26,6 @@ log = logging.getLogger("lab.guest")
 REBOOT = 133
 _LEADER_TIMEOUT = 30.0
 _SIGRTMIN = 34
-_CAP_SYS_RESOURCE = 24  # <linux/capability.h>
 _POWEROFF = _SIGRTMIN + 4
 _RESTART = _SIGRTMIN + 5
 
@@ -51,6 +50,7 @@ class Guest:
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _off: threading.Event = field(default_factory=threading.Event, init=False)
     _killed: bool = field(default=False, init=False)
+    _log: KernelLog | None = field(default=None, init=False)
 
     @property
     def hostname(self) -> str:
@@ -78,8 +78,8 @@ class Guest:
         (etc_files / "resolv.conf").write_text(
             f"search {domain}\nnameserver {self.lab.resolver}\noptions timeout:20\n"
         )
-        _kernel_log(home / "kmsg")
         try:
+            self._log = KernelLog(home / "kmsg")
             self._boot()
         except _NoInitError:
             # On EC2 the kernel of such an image panics: the instance runs, and does not answer.
@@ -109,15 +109,7 @@ class Guest:
     def kill(self) -> None:
         """Kill the guest and wait until it is off."""
         self._killed = True
-        # A guest's PID 1 survives when nspawn is killed; nspawn ends when PID 1 is killed.
-        leader = self.leader()
-        if leader:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(leader, signal.SIGKILL)
-            self._off.wait(5)
-        if self._process and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        cgroups.remove(self._group)
         self._off.wait(5)
 
     def reboot(self) -> None:
@@ -134,19 +126,20 @@ class Guest:
 
     @property
     def _group(self) -> str:
-        return f"{self.lab.bridge}-{self.instance_id}"
+        return f"{self.lab.bridge}/{self.instance_id}"
 
     def _boot(self) -> None:
         home = disks.folder(self.lab, self.instance_id)
-        mapped = home / "mounts" / "home"  # in the guest's own mount namespace
-        first = self.lab.first_id(self.address)
         command = [
-            *namespace.program(first, home, self.layers),
+            *cgroups.run_in(self._group),
+            *namespace.program(home, *self.layers),
             "systemd-nspawn",
             "--quiet",
             f"--directory={home / 'root'}",
             "--boot",
-            f"--private-users={first}:{namespace.IDS}",
+            "--private-users=identity",
+            "--private-network",
+            "--keep-unit",
             f"--machine={self.instance_id}",
             f"--hostname={self.hostname}",
             "--register=no",
@@ -155,16 +148,11 @@ class Guest:
             "--resolv-conf=off",
             "--timezone=off",
             "--console=read-only",
-            f"--network-veth-extra={bridge.port(self.lab, self.address)}:eth0",
-            f"--setenv={MARK}={self.lab.bridge}",
             "--capability=CAP_SYSLOG",
-            f"--bind={mapped / 'kmsg'}:/dev/kmsg",
-            f"--bind-ro={mapped / 'lab'}:/etc/kiln-lab",
-            f"--bind-ro={mapped / 'hypervisor'}:/sys/hypervisor",
+            f"--bind={home / 'kmsg'}:/dev/kmsg",
+            f"--bind-ro={home / 'lab'}:/etc/kiln-lab",
+            f"--bind-ro={home / 'hypervisor'}:/sys/hypervisor",
         ]
-        # Without systemd on the host there is nothing to ask for a scope.
-        if not Path("/run/systemd/system").exists():
-            command = [*cgroups.run_in(self._group), *command, "--keep-unit"]
         command += _limits()
         if self.never_boots:
             command += ["systemd.unit=emergency.target"]
@@ -181,7 +169,6 @@ class Guest:
         while self._process.poll() is None and time.monotonic() < deadline:
             leader = self.leader()
             if leader:
-                _goes_first(leader)
                 bridge.attach(self.lab, self.address, self.mac, leader)
                 return
             time.sleep(0.002)
@@ -199,9 +186,12 @@ class Guest:
         self.ended()
 
     def _clear(self) -> None:
-        end(self._process)
-        bridge.detach(self.lab, self.address, self.mac)
         cgroups.remove(self._group)
+        if self._process:
+            self._process.wait()
+        bridge.detach(self.lab, self.address, self.mac)
+        if self._log:
+            self._log.close()
         self._off.set()
 
 
@@ -216,46 +206,25 @@ def leader_of(nspawn: int) -> int | None:
     return None
 
 
-def _goes_first(leader: int) -> None:
-    """Let the guest's PID 1, and none of its children, have a processor before others.
-
-    An instance has processors of its own: its systemd cuts the sessions of a shutdown before a
-    client far away can open another. Here the client is near, and may have the processor.
-    """
-    with contextlib.suppress(OSError):  # a container's root may not
-        os.sched_setscheduler(leader, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
-        os.setpriority(os.PRIO_PROCESS, leader, -15)
-        # Where the kernel groups processes by session, only the group's niceness counts.
-        Path(f"/proc/{leader}/autogroup").write_text("-15")
-
-
-def _kernel_log(node: Path) -> None:
-    """Make the guest's /dev/kmsg: this machine's log, with an owner that its user namespace has."""
-    if not node.exists():
-        os.mknod(node, 0o644 | stat.S_IFCHR, os.makedev(1, 11))
-        node.chmod(0o644)
-
-
 def _kernel_settings(folder: Path) -> None:
-    """Copy the settings of net.core, most of which a network namespace of its own does not show."""
+    """Write the settings of net.core, most of which a network of its own does not show."""
     target = folder / "net" / "core"
     target.mkdir(parents=True, exist_ok=True)
-    for setting in Path("/proc/sys/net/core").iterdir():
-        with contextlib.suppress(OSError):
-            (target / setting.name).write_bytes(setting.read_bytes())
+    for name, text in json.loads(os.environ[NET_CORE]).items():
+        (target / name).write_text(text)
 
 
 def _limits() -> list[str]:
-    """The options that let the guest's root raise its limits, as on EC2.
+    """The options that let the guest's root raise its limits as far as the lab may.
 
-    In a user namespace it cannot exceed those of its PID 1. Where this machine's root may not
-    raise limits either (a container), the guest has what the lab has.
+    In a user namespace it cannot exceed those of its PID 1.
     """
-    effective = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-    if not effective or not int(effective.group(1), 16) >> _CAP_SYS_RESOURCE & 1:
-        return []
-    files = Path("/proc/sys/fs/nr_open").read_text().strip()
-    return [f"--rlimit=RLIMIT_NOFILE=1024:{files}", "--rlimit=RLIMIT_MEMLOCK=8388608:infinity"]
+    options = []
+    for name, soft in (("NOFILE", 1024), ("MEMLOCK", 8 << 20)):
+        hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1]
+        shown = "infinity" if hard == resource.RLIM_INFINITY else hard
+        options.append(f"--rlimit=RLIMIT_{name}={soft if hard < 0 else min(soft, hard)}:{shown}")
+    return options
 
 
 def _last_line(console: Path) -> str:

@@ -1,18 +1,17 @@
-"""Mounts a guest's disk and runs systemd-nspawn on it, in a mount namespace of their own.
+"""Runs a program with the ids of guests, on a guest's disk or to make a root filesystem.
 
-A guest has a user namespace: its root is an ordinary user of this machine without any right, and
-cannot change the host's kernel through /proc, /sys or a control group. Files keep the owners on
-disk that they have in the guest, whatever ids the guest has on this machine, because the layers are
-mounted with mapped owners (mount_setattr(2), Linux 5.12; below an overlay, Linux 5.19). That takes
-no time, where changing the owners of a root filesystem takes a minute.
+The program's root is nobody outside: it has no right on this machine, and cannot change its kernel
+through /proc, /sys or a control group. All guests of a cell have the same 65,536 ids, so that a
+layer's files have the right owners in each. The cell's own root is an id after those, which guests
+do not have.
 
-No mount is visible outside the namespace: what a guest made setuid cannot be reached on this
-machine, and a guest that is gone has left no mount.
+No mount is visible outside the namespace: a guest that is gone has left none.
 
-    python -I namespace.py FIRST HOME LAYER... -- COMMAND...
-        FIRST is the guest's user id 0 on this machine; it has 65,536 ids. HOME is the folder of the
-        disk; layers are given lowest first. COMMAND finds the root in HOME/root, and HOME itself,
-        with mapped owners, in HOME/mounts/home.
+    python -I namespace.py -- COMMAND...
+        It may write what is the cell's, but setuid programs of this machine have no effect.
+    python -I namespace.py HOME LAYER... -- COMMAND...
+        HOME is the folder of a disk; layers are given lowest first. COMMAND finds the root in
+        HOME/root.
 
 Runs as a program by itself, so it imports nothing of the lab. Exit status NO_INIT: the disk has no
 init. Other failures are one line on stderr and exit status 1.
@@ -22,9 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
-import signal
 import stat
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,93 +29,99 @@ from pathlib import Path
 
 IDS = 1 << 16
 NO_INIT = 93
+CGROUPS = Path("/sys/fs/cgroup")
+# In the environment of programs in a cell: settings of net.core, which it does not show.
+NET_CORE = "KILN_LAB_CELL"
 # A mount point: created in the root where it is missing, so that it belongs to the guest's root.
 _LAB_FILES = "etc/kiln-lab"
 # The folder in HOME with files for /etc. At each boot those are written that the disk lacks, or has
 # only empty or as a link; on EC2 DHCP does that.
 ETC_FILES = "given"
 
-# <linux/mount.h>, <linux/sched.h>, <sys/mount.h>; the numbers of these system calls are the same on
-# every processor: https://www.kernel.org/doc/html/latest/process/adding-syscalls.html
-_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+# <linux/sched.h>, <sys/mount.h>, <sys/prctl.h>
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_MS_NODEV, _MS_NOSUID, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 0x4, 0x2, 0x8, 0x4000, 0x80000
-_OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 0x1, 0x80000
-_MOVE_MOUNT_F_EMPTY_PATH, _AT_EMPTY_PATH, _AT_FDCWD = 0x4, 0x1000, -100
-_ATTR_RDONLY, _ATTR_NODEV, ATTR_IDMAP = 0x1, 0x4, 0x00100000
+_MS_NODEV, _MS_NOSUID, _MS_REC, _MS_PRIVATE = 0x4, 0x2, 0x4000, 0x40000
+_PR_SET_NO_NEW_PRIVS = 38
 
-# unshare(2): why there is no new user namespace.
-_NO_NAMESPACE = {
-    errno.ENOSPC: "this machine allows no user namespaces (user.max_user_namespaces)",
-    errno.EPERM: "no user namespace can be made here: in a chroot the kernel makes none, and a "
-    "container may forbid it",
-}
-
-_libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)
 
 
-class MountAttr(ctypes.Structure):
-    """struct mount_attr: https://man7.org/linux/man-pages/man2/mount_setattr.2.html"""
-
-    _fields_ = (
-        ("set", ctypes.c_uint64),
-        ("clear", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("userns", ctypes.c_uint64),
-    )
-
-
-def program(first: int, home: Path | str, layers: Sequence[Path | str]) -> list[str]:
-    """The beginning of a command that runs the rest of it on a disk, as the module says."""
-    place = [sys.executable, "-I", str(Path(__file__).resolve()), str(first), str(home)]
-    return [*place, *map(str, layers), "--"]
+def program(*disk: Path | str) -> list[str]:
+    """The beginning of a command that runs the rest of it, as the module says; `disk` is its folder
+    and its layers."""
+    return [sys.executable, "-I", str(Path(__file__).resolve()), *map(str, disk), "--"]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Mount and run the command, which replaces this process; returns where that cannot be."""
     cut = arguments.index("--")
-    first, home, *layers = arguments[:cut]
     try:
-        merged = mount(int(first), Path(home), layers)
+        take_ids()
+        if cut:
+            root = mount_disk(Path(arguments[0]), arguments[1:cut])
+            if not has_init(root):
+                sys.stderr.write("lab: kernel panic: the image has no init\n")
+                return NO_INIT
+        else:
+            check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     except OSError as error:
         sys.stderr.write(f"lab: the disk cannot be mounted: {error}\n")
         return 1
-    if not has_init(merged):
-        sys.stderr.write("lab: kernel panic: the image has no init\n")
-        return NO_INIT
     command = list(arguments[cut + 1 :])
     os.execvp(command[0], command)  # noqa: S606 - it becomes systemd-nspawn
     return 1  # not reached
 
 
-def mount(first: int, home: Path, layers: Sequence[str]) -> Path:
-    """Enter a new mount namespace and mount the disk there; its root. Raises OSError."""
-    _check(_libc.unshare(_CLONE_NEWNS), "unshare")
-    # What is unmounted on the host goes here too; nothing goes from here to the host.
-    _check(_libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "making / a slave mount")
-    points = home / "mounts"
-    flags = _MS_NODEV | _MS_NOSUID | _MS_NOEXEC
-    _check(_libc.mount(b"lab", bytes(points), b"tmpfs", flags, b"mode=700"), f"tmpfs {points}")
-    owners = user_namespace(first)
-    lower = []
-    for number, layer in enumerate(layers):
-        point = points / str(number)
-        _mount_mapped(layer, point, owners, MountAttr(ATTR_IDMAP | _ATTR_RDONLY | _ATTR_NODEV))
-        lower.append(str(point))
-    view = points / "home"
-    # It holds the guest's node of the kernel log.
-    _mount_mapped(str(home), view, owners, MountAttr(ATTR_IDMAP, _ATTR_NODEV))
-    os.close(owners)
-    merged = home / "root"
-    options = f"lowerdir={':'.join(reversed(lower))},upperdir={view}/upper,workdir={view}/work"
-    _check(
-        _libc.mount(home.name.encode(), bytes(merged), b"overlay", _MS_NODEV, options.encode()),
-        "mounting the overlay",
-    )
-    _make_folder(merged, _LAB_FILES, first)
+def take_ids() -> None:
+    """Become the root of a new user namespace with the ids of guests, and of mounts in it."""
+    reader, writer = os.pipe()
+    own, child = os.getpid(), os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        for kind in ("uid", "gid"):
+            map_ids(own, kind, [(0, 1, IDS), (IDS, 0, 1)])
+        os._exit(0)
+    check(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
+    os.close(writer)
+    os.close(reader)
+    if os.waitpid(child, 0)[1]:
+        raise OSError("the ids of guests cannot be mapped")
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    os.setgroups([])
+    mount("", "/", "", _MS_REC | _MS_PRIVATE)
+
+
+def map_ids(process: int, kind: str, entries: Sequence[tuple[int, int, int]]) -> None:
+    """Write a process's map of uids or gids: those inside, outside, and how many."""
+    text = "".join(f"{inside} {outside} {count}\n" for inside, outside, count in entries)
+    Path(f"/proc/{process}/{kind}_map").write_text(text)
+
+
+def mount(source: str, point: Path | str, kind: str, flags: int = 0, options: str = "") -> None:
+    """mount(2). Raises OSError."""
+    words = (os.fsencode(word) for word in (source, point, kind))
+    check(libc.mount(*words, flags, os.fsencode(options)), f"mounting {kind or 'private'} {point}")
+
+
+def mount_disk(home: Path, layers: Sequence[str]) -> Path:
+    """Mount a disk where only this process sees it; its root. Raises OSError."""
+    mount("lab", "/run", "tmpfs", _MS_NODEV | _MS_NOSUID, "mode=755")  # systemd-nspawn's own
+    for name in ("upper", "work"):
+        os.chown(home / name, 0, 0)
+    lower = ":".join(_escaped(layer) for layer in reversed(layers))
+    disk = f"upperdir={_escaped(home / 'upper')},workdir={_escaped(home / 'work')}"
+    mount(home.name, home / "root", "overlay", _MS_NODEV, f"lowerdir={lower},{disk},userxattr")
+    root = home / "root"
+    _make_folder(root, _LAB_FILES)
     for source in (home / ETC_FILES).glob("*"):
-        _give(merged, f"etc/{source.name}", source.read_bytes(), first)
-    return merged
+        _give(root, f"etc/{source.name}", source.read_bytes())
+    return root
+
+
+def _escaped(path: Path | str) -> str:
+    return "".join(f"\\{letter}" if letter in "\\:," else letter for letter in str(path))
 
 
 def has_init(root: Path) -> bool:
@@ -127,67 +130,13 @@ def has_init(root: Path) -> bool:
     return any(os.path.lexists(root / path) for path in ("sbin/init", "usr/lib/systemd/systemd"))
 
 
-def user_namespace(first: int) -> int:
-    """A file descriptor of a user namespace with the mapping of the layers.
-
-    Besides the guest's ids it maps this machine's root, as the id after the last one: the kernel
-    and systemd-nspawn create files in the disk as root before they give them away.
-    """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        failed = _libc.unshare(_CLONE_NEWUSER)
-        os.write(writer, bytes([ctypes.get_errno() if failed else 0]))
-        signal.pause()
-        os._exit(0)
-    try:
-        if failure := os.read(reader, 1)[0]:
-            raise OSError(_NO_NAMESPACE.get(failure, os.strerror(failure)))
-        for kind in ("uid_map", "gid_map"):
-            Path(f"/proc/{child}/{kind}").write_text(f"0 {first} {IDS}\n{IDS} 0 1\n")
-        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(reader)
-        os.close(writer)
-
-
-def _mount_mapped(source: str, point: Path, owners: int, attributes: MountAttr) -> None:
-    point.mkdir()
-    attributes.userns = owners
-    tree = _check(
-        _libc.syscall(
-            _OPEN_TREE, _AT_FDCWD, source.encode(), _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC
-        ),
-        f"opening {source}",
-    )
-    _check(
-        _libc.syscall(
-            _MOUNT_SETATTR,
-            tree,
-            b"",
-            _AT_EMPTY_PATH,
-            ctypes.byref(attributes),
-            ctypes.sizeof(attributes),
-        ),
-        f"mapping the owners of {source} (that takes Linux 5.19 or newer, and ext4, xfs or btrfs)",
-    )
-    _check(
-        _libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, bytes(point), _MOVE_MOUNT_F_EMPTY_PATH),
-        f"mounting {source}",
-    )
-    os.close(tree)
-
-
-def _make_folder(root: Path, path: str, first: int) -> None:
+def _make_folder(root: Path, path: str) -> None:
     """Create a folder that belongs to the guest's root, unless there is something of that name."""
     with _parent(root, path) as (opened, name), contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=opened)
-        os.chown(name, first, first, dir_fd=opened, follow_symlinks=False)
 
 
-def _give(root: Path, path: str, text: bytes, first: int) -> None:
+def _give(root: Path, path: str, text: bytes) -> None:
     """Write a file of the guest's root, unless it is a file with content.
 
     It is the guest's from then on: it can be edited and replaced.
@@ -200,7 +149,6 @@ def _give(root: Path, path: str, text: bytes, first: int) -> None:
             os.unlink(name, dir_fd=opened)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with os.fdopen(os.open(name, flags, 0o644, dir_fd=opened), "wb") as file:
-            os.fchown(file.fileno(), first, first)
             os.fchmod(file.fileno(), 0o644)
             file.write(text)
 
@@ -225,10 +173,10 @@ def _parent(root: Path, path: str) -> Iterator[tuple[int, str]]:
             os.close(opened)
 
 
-def _check(result: int, what: str) -> int:
+def check(result: int, what: str) -> int:
+    """The result of a call of the C library. Raises OSError."""
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(f"{what}: {os.strerror(number)}")
+        raise OSError(f"{what}: {os.strerror(ctypes.get_errno())}")
     return result
 
 

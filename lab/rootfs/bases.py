@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from kiln.base.errors import operation_failed
 from kiln.base.paths import is_compiled
 from lab.base import folders, locks, settings
 from lab.base.shell import CommandError, run
-from lab.rootfs import aptsources, distros, emulation, parents, prune, tree
+from lab.rootfs import aptsources, as_guest, distros, emulation, parents, prune, tree
 from lab.rootfs.tree import Progress
 from lab.vendors.mirror import ca, debian, keys
 
@@ -38,8 +37,8 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
     """The root filesystem of a distribution, made when it is missing. Callers must not change it.
 
     `distro_id` may name a parent of a flavor: al2023+eks. `progress` gets one line per step.
-    Raises KilnError for an unknown distribution, and operation_failed without root or when
-    mmdebstrap or the package mirror fails.
+    Raises KilnError for an unknown distribution, and operation_failed when mmdebstrap or the
+    package mirror fails.
     """
     say = progress or (lambda _: None)
     distro_id, kind = parents.split(distro_id)
@@ -47,23 +46,27 @@ def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = Non
     imported = imported_link(distro_id, arch)
     if imported.is_dir():
         return imported.resolve()
-    if os.geteuid() != 0:
-        raise operation_failed("making a root filesystem requires root", hint="run with sudo")
     emulation.ensure(arch)
     home = bases_dir()
     folders.private(settings.current().root, home)
     with locks.alone(home / ".lock"):
-        common = tree.ensure(home, arch, spec["family"], say)
-        digest = _digest(distro_id, kind, arch, common.name)
+        common = tree.path(home, arch, spec["family"])
         name = f"{distro_id}-{kind}" if kind else distro_id
-        base = home / f"{name}-{arch}-{digest}"
+        base = home / f"{name}-{arch}-{_digest(distro_id, kind, arch, common.name)}"
         if not base.is_dir():
-            say(f"{spec['name']} {kind}".rstrip() + ": creating the root filesystem")
-            _identify(distro_id, kind, spec, arch, common, base)
-            prune.use(base)
-            for name in prune.prune(home):
-                say(f"deleted {name}, which is no longer used")
-        prune.use(base)
+            as_guest.call(_make, distro_id, kind, arch, base, say=say)
+        prune.use(base, common)
+    return base
+
+
+def _make(distro_id: str, kind: str, arch: str, base: Path, say: Progress) -> Path:
+    home, spec = base.parent, distros.spec(distro_id)
+    common = tree.ensure(home, arch, spec["family"], say)
+    say(f"{spec['name']} {kind}".rstrip() + ": creating the root filesystem")
+    _identify(distro_id, kind, spec, arch, common, base)
+    prune.use(base)
+    for name in prune.prune(home):
+        say(f"deleted {name}, which is no longer used")
     return base
 
 

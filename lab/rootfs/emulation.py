@@ -59,7 +59,7 @@ def arch_of(program: Path) -> str:
 def ensure(arch: str) -> None:
     """Configure the kernel to run `arch`'s programs with qemu-user, unless they run natively.
 
-    The setting applies to the whole host until it reboots. Raises operation_failed when the kernel
+    The setting is the cell's own, which takes Linux 6.7. Raises operation_failed when the kernel
     or a container does not allow it, or qemu-user is missing.
     """
     if not needed(arch) or _is_set(arch):
@@ -68,36 +68,15 @@ def ensure(arch: str) -> None:
     try:
         register = _BINFMT / "register"
         if not register.exists():
-            try:
-                run("mount", "-t", "binfmt_misc", "binfmt_misc", str(_BINFMT))
-            except CommandError:
-                if not register.exists():  # otherwise another build was faster
-                    raise
-        try:
+            run("mount", "-t", "binfmt_misc", "binfmt_misc", str(_BINFMT))
+        with contextlib.suppress(FileExistsError):  # another build was faster
             register.write_text(rule(arch, interpreter))
-        except FileExistsError:
-            # Another build was faster, whose guests may run already, or somebody switched it off.
-            (_BINFMT / _name(arch)).write_text("1")
     except (CommandError, OSError) as failure:
         raise operation_failed(
             f"the lab cannot run {arch} guests on this {host_arch()} machine: its kernel rejects "
             f"the binfmt_misc setting ({failure})",
             hint=f"build the {arch} rows on an {arch} host, or in AWS: ./invoke build --target aws",
         ) from None
-
-
-def forget(arch: str) -> bool:
-    """Remove the setting; False when there was none."""
-    entry = _BINFMT / _name(arch)
-    if not entry.exists():
-        return False
-    entry.write_text("-1")
-    return True
-
-
-def forget_all() -> list[str]:
-    """Remove every setting that `ensure` made; returns their paths."""
-    return [f"{_BINFMT / _name(arch)}" for arch in UNAME_ARCH if forget(arch)]
 
 
 def rule(arch: str, interpreter: Path) -> str:

@@ -11,13 +11,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kiln.base.errors import KilnError, operation_failed
-from lab.base import folders
+from lab.base import folders, settings
 from lab.base.shell import CommandError, run
-from lab.rootfs import bases, distros, emulation, tree
+from lab.rootfs import as_guest, bases, distros, emulation, tree
+from lab.rootfs.tree import Progress
 from lab.vendors.mirror import ca
 
 # What a guest needs to boot, be reached and be provisioned: one of the paths of each line.
@@ -44,7 +46,7 @@ network: {config: disabled}
 updates: {network: {when: [boot-new-instance]}}
 """
 # What the lab's own bases have of a guest's machine: its PCI devices, settings of its kernel, and a
-# journal without the host's kernel log.
+# journal without the kernel log.
 _OF_A_GUEST = (
     "etc/systemd/journald.conf.d",
     "etc/systemd/system.conf.d",
@@ -85,19 +87,23 @@ def import_rootfs(distro: str, rootfs: Path | None, mirror: str | None) -> Path:
     """
     if (rootfs is None) == (mirror is None):
         raise KilnError("specify either --rootfs FILE-OR-FOLDER or --mirror URL")
+    if rootfs and not rootfs.exists():
+        raise KilnError(f"{rootfs}: no such file or folder")
+    return install(
+        distro, None, partial(_fill, distro, rootfs, mirror), "everything: imported with lab.import"
+    )
+
+
+def _fill(distro: str, rootfs: Path | None, mirror: str | None, making: Path) -> None:
     spec = distros.spec(distro)
-
-    def fill(making: Path) -> None:
-        if rootfs is not None:
-            if rootfs.is_dir():
-                # Before copying it.
-                check(distro, spec, rootfs)
-                _processor(rootfs)
-            _unpack(rootfs, making)
-        else:
-            _fetch(distro, spec, str(mirror), making)
-
-    return install(distro, None, fill, "everything: imported with lab.import")
+    if rootfs is not None:
+        if rootfs.is_dir():
+            # Before copying it.
+            check(distro, spec, rootfs)
+            _processor(rootfs)
+        _unpack(rootfs, making)
+    else:
+        _fetch(distro, spec, str(mirror), making)
 
 
 def install(distro: str, link: Path | None, fill: Callable[[Path], None], real: str) -> Path:
@@ -106,10 +112,14 @@ def install(distro: str, link: Path | None, fill: Callable[[Path], None], real: 
     `link` will lead to it (default: that of imported bases, for the processor of the files).
     `real` says for the marker file where they came from. Raises as `import_rootfs` does.
     """
-    if os.geteuid() != 0:
-        raise operation_failed("importing a root filesystem requires root", hint="run with sudo")
+    folders.private(settings.current().root, bases.bases_dir())
+    return as_guest.call(_install, distro, link, fill, real, say=lambda _: None)
+
+
+def _install(
+    distro: str, link: Path | None, fill: Callable[[Path], None], real: str, say: Progress
+) -> Path:
     home = bases.bases_dir()
-    home.mkdir(parents=True, exist_ok=True)
     making = home / f".importing-{distro}-{os.getpid()}"
     try:
         fill(making)
@@ -182,8 +192,6 @@ def _exists(root: Path, path: str) -> bool:
 
 
 def _unpack(rootfs: Path, target: Path) -> None:
-    if not rootfs.exists():
-        raise KilnError(f"{rootfs}: no such file or folder")
     try:
         if rootfs.is_dir():
             run("cp", "-a", "--reflink=auto", f"{rootfs}/.", str(target))

@@ -48,8 +48,7 @@ def prune(home: Path, now: float | None = None) -> list[str]:
 
 
 def _delete_part(root: Path) -> None:
-    """Delete what a killed build has left of a tree, unless this machine's own folders are mounted
-    in it: mmdebstrap binds /dev/shm there, and goes on after the build. `tree` deletes it then."""
+    """Delete what a killed build has left of a tree, unless its mmdebstrap goes on."""
     with contextlib.ExitStack() as stack:
         place = root.parent / mmdebstrap.LOCK
         try:
@@ -58,8 +57,7 @@ def _delete_part(root: Path) -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        if not disks.mounts(root):
-            shutil.rmtree(root, ignore_errors=True)
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def _in_use(home: Path) -> set[Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from kiln.base.errors import operation_failed
@@ -60,9 +61,7 @@ def ensure(recipe: Recipe, say: Progress) -> Path:
         return made
     say(f"{recipe.distro.name} {arch}: installing it from its own repositories, once")
     fill = _amazon if recipe.distro.family == "al" else _debian
-    return importer.install(
-        distro, _link(distro, arch), lambda target: fill(recipe, target), _OWN_REPOSITORIES
-    )
+    return importer.install(distro, _link(distro, arch), partial(fill, recipe), _OWN_REPOSITORIES)
 
 
 _OWN_REPOSITORIES = "everything: installed from the distribution's own repositories"

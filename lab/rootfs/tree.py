@@ -12,7 +12,6 @@ from pathlib import Path
 from kiln.base.errors import KilnError, operation_failed
 from lab.base import folders
 from lab.base.shell import CommandError, run
-from lab.machine import disks
 from lab.rootfs import aptsources, distros, emulation, mmdebstrap, prune
 
 Progress = Callable[[str], None]
@@ -40,14 +39,26 @@ def ensure(home: Path, arch: str, family: str, say: Progress) -> Path:
     return tree
 
 
+def path(home: Path, arch: str, family: str) -> Path:
+    """The place of a family's tree, made or not."""
+    tree = _place(home, arch, aptsources.host())
+    return tree if family == "al" else tree.with_name(f"{tree.name}-{family}")
+
+
+def _options() -> list[str]:
+    recipe = distros.tree()
+    return mmdebstrap_options(recipe["include"], recipe["exclude_paths"])
+
+
+def _place(home: Path, arch: str, archive: aptsources.Archive) -> Path:
+    inputs = json.dumps(["2", archive.origin, archive.suite, *mmdebstrap.OPTIONS, _options()])
+    return home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
+
+
 def _common(home: Path, arch: str, say: Progress) -> Path:
     """The common Debian tree, made by mmdebstrap when it is missing."""
     archive = aptsources.host()
-    recipe = distros.tree()
-    options = mmdebstrap_options(recipe["include"], recipe["exclude_paths"])
-    common = [archive.origin, archive.suite, *mmdebstrap.OPTIONS]
-    inputs = json.dumps([*common, options])
-    tree = home / f"tree-{arch}-{hashlib.sha256(inputs.encode()).hexdigest()[:12]}"
+    tree = _place(home, arch, archive)
     if tree.is_dir():
         return tree
     duration = "about eight minutes" if emulation.needed(arch) else "about half a minute"
@@ -57,7 +68,7 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     with mmdebstrap.alone(home, say) as lock:
         delete(making)
         try:
-            how = [*options, *without_syncs()]
+            how = [*_options(), *without_syncs()]
             mmdebstrap.make(archive, arch, how, making, home / "mmdebstrap.log", lock)
         except KilnError:
             delete(making)
@@ -152,20 +163,13 @@ def _add_family(tree: Path, family: str) -> Path:
 
 
 def delete(tree: Path) -> bool:
-    """Delete a tree, complete or not: a killed mmdebstrap leaves /dev mounted in it. False if there
-    is none.
+    """Delete a tree, complete or not; False if there is none.
 
     It is renamed first, so that after an interruption nobody takes a part of it for the whole; the
     next call for the same tree deletes that part too.
-    Raises operation_failed when something stays mounted: deleting it would delete the host's files.
     """
     part = tree.with_name(f".removing-{tree.name}")
     there = [path for path in (part, tree) if path.exists()]
-    for path in there:
-        for point in disks.mounts(path):
-            run("umount", "--lazy", str(point), check=False)
-        if left := disks.mounts(path):
-            raise operation_failed(f"{left[0]} cannot be unmounted", hint=f"umount {left[0]}")
     for path in there:
         if path == tree:
             tree.rename(part)

@@ -115,7 +115,7 @@ def test_kernel_is_the_one_that_was_baked_for(machine, version_info):
 
 def test_the_kernel_log_reports_no_broken_driver(machine):
     if machine["boot"]["container"]:
-        pytest.skip("a lab guest sees the host's kernel log")
+        pytest.skip("the lab plays a guest's kernel log")
     # Without what programs wrote into it, such as the test Xid.
     answer = machine["commands"]["kernel-log"]
     assert answer["rc"] == 0 and answer["out"].strip(), "the kernel log was not read"

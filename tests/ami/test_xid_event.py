@@ -13,7 +13,7 @@ pytestmark = [
     only_if(lambda expect: "aws-hw-monitor" in expect["recipe"]["components"]),
 ]
 
-# The kernel log may be shared (lab guests): the event carries a name and a PCI address that no
+# The kernel log may be shared (containers): the event carries a name and a PCI address that no
 # other run has. One address for all would be folded as a storm of one event.
 # With its newline: the kernel shows nobody a record without one until somebody writes the next.
 # It is written again only when the kernel itself has no record of it any more: other guests' storms

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import hashlib
 import io
@@ -12,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import boto3
 import pytest
@@ -39,7 +39,7 @@ from kiln.packer.program import Packer
 from lab.api import botocore_data, session_token
 from lab.base import settings
 from lab.base.settings import Lab
-from lab.daemon import control, host
+from lab.daemon import cell, control
 from lab.rootfs import bases
 from tests import surroundings
 from tests.unit import commands
@@ -47,6 +47,7 @@ from tests.unit.rows import row
 
 __all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "slim_matrix", "users_environment"]
 
+os.environ["KILN_LAB_STATE"] = str(settings.current().root)
 surroundings.replace()
 # As in tests/unit/conftest.py.
 gc.set_threshold(100_000, 50, 50)
@@ -61,20 +62,11 @@ os.environ["KILN_LAB_INDEX"] = str(
 )
 # Of SSH connections. A socket's path must be short.
 SOCKETS = tempfile.TemporaryDirectory(prefix="kiln-ssh-", ignore_cleanup_errors=True)
-# The lock on the kernel's log, while this process has it.
-KERNEL_LOG: list[IO[str]] = []
 # Seconds in which a machine that is running for EC2 has opened port 22, however busy this one is.
 _BOOT = 60
 # These look at the same built AMI.
 OF_THE_BUILD = (
     *("test_build.py", "test_mig_first_boot.py", "test_release.py", "test_mutations.py"),
-)
-# Every guest reads the one kernel's log. These count what is in it, and these write to it: they run
-# builds with their checks, or write an Xid themselves.
-COUNTS_THE_LOG = "test_xid_"
-WRITES_TO_THE_LOG = (
-    *(*OF_THE_BUILD, "test_aws_target.py", "test_cleanup.py", "test_lab_down.py"),
-    *("test_overlay.py", "test_package_snapshot.py", "test_telemetry_bundle.py"),
 )
 
 
@@ -94,14 +86,30 @@ def another_lab(file: str) -> Lab:
     return Lab((FIRST_INDEX + 1 + number) % settings.LABS, settings.current().root)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Go on in the labs' cell, unless this process is one of xdist's there."""
+    if cell.is_inside() or config.option.collectonly:
+        return
+    capture: Any = config.pluginmanager.getplugin("capturemanager")
+    capture.suspend_global_capture(in_=True)
+    pytest_again = [sys.executable, "-m", "pytest", *config.invocation_params.args]
+    try:
+        os._exit(cell.call(settings.current().root, pytest_again))
+    except KilnError as error:
+        WHY_NO_CELL.append(str(error))
+    capture.resume_global_capture()
+
+
+# Why there is none.
+WHY_NO_CELL: list[str] = []
+
+
 class ByAmi(LoadFileScheduling):
     """Over several processes by file, for a file's tests share an AMI or a guest."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = super()._split_scope(nodeid)
-        if path.endswith(OF_THE_BUILD):
-            return OF_THE_BUILD[0]
-        return COUNTS_THE_LOG if COUNTS_THE_LOG in path else path
+        return OF_THE_BUILD[0] if path.endswith(OF_THE_BUILD) else path
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByAmi:
@@ -110,7 +118,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByAmi:
 
 
 # The files that take longest, in that order: one that started last would keep one core waiting.
-# Those that write to the kernel's log wait for those that count its lines.
 LONGEST_FIRST = (
     *("test_xid_guest.py", "test_xid_kmsg.py"),
     *("test_mig_guest.py", "test_fleet.py", *OF_THE_BUILD, "test_cleanup.py", "test_aws_target.py"),
@@ -123,29 +130,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests by file: `--no-loadscope-reorder` hands them out as they are."""
     place = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
-
-
-def _of_the_log(item: pytest.Item | None) -> int:
-    """How a test locks the kernel's log: 0 when it does not."""
-    name = item.path.name if item else ""
-    if name.startswith(COUNTS_THE_LOG):
-        return fcntl.LOCK_EX
-    return fcntl.LOCK_SH if name in WRITES_TO_THE_LOG else 0
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[Any]:
-    """While tests count the lines of the kernel's log, no other process of tests writes there."""
-    how = _of_the_log(item)
-    if how and not KERNEL_LOG:
-        folder = settings.current().root
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        KERNEL_LOG.append((folder / ".kernel-log-of-tests.lock").open("w"))
-        fcntl.flock(KERNEL_LOG[0], how)
-    done = yield
-    if KERNEL_LOG and _of_the_log(nextitem) != how:
-        KERNEL_LOG.pop().close()
-    return done
 
 
 def pytest_collection_finish() -> None:
@@ -238,10 +222,8 @@ class Guest:
 
 def lab_of_the_tests() -> settings.Lab:
     """The lab of these tests, up or not; skips where there can be none."""
-    try:
-        host.can_run()
-    except KilnError as error:
-        pytest.skip(str(error))
+    if not cell.is_inside():
+        pytest.skip(WHY_NO_CELL[0])
     return settings.current()
 
 

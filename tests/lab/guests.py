@@ -6,8 +6,6 @@ A test adds to `Guest` what its own subject needs, lays its files into `root` an
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import time
 import uuid
@@ -17,14 +15,13 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
-from lab.daemon import root_shell
-from lab.machine import cgroups
+from lab.daemon import cell, root_shell
+from lab.machine import cgroups, namespace
 from lab.machine.guest import REBOOT, leader_of
+from lab.machine.kmsg import KernelLog
 from lab.rootfs import bases
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="guests take root")
-# With the host's kernel log, which all guests share.
-KERNEL_LOG = ("--bind=/dev/kmsg", "--capability=CAP_SYSLOG")
+IN_CELL = pytest.mark.skipif(not cell.is_inside(), reason="guests take the labs' cell")
 UNTIL_RUNNING = ("timeout", "30", "systemctl", "is-system-running", "--wait")
 _PATH = "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -34,21 +31,45 @@ class Guest:
 
     options: ClassVar[tuple[str, ...]] = ()  # of systemd-nspawn, besides those below
 
-    def __init__(self, home: Path) -> None:
-        self.home, self.root = home, home / "root"
+    def __init__(self, home: Path, base: Path) -> None:
+        self.home, self.base = home, base
         self.name = f"test-{uuid.uuid4().hex[:8]}"
         self.boots = self.leader = 0  # leader: PID 1, as the host numbers it
         self.nspawn: subprocess.Popen[bytes] | None = None
+        self.log = KernelLog(home / "kmsg")
+
+    @property
+    def root(self) -> Path:
+        """Its files, as it sees them where it runs: nobody else sees its mounts."""
+        running = self.nspawn and self.nspawn.poll() is None and self.leader
+        return Path(f"/proc/{self.leader}/root") if running else self.home / "root"
 
     def boot(self) -> None:
         """Boot and wait until systemd has started everything, across reboots by the guest."""
+        subprocess.run(["umount", "-q", self.home / "root"], check=False)
         for _ in range(7):
             self.boots += 1
+            self.leader = 0
+            own = [
+                "find",
+                self.home / "upper",
+                "-uid",
+                "0",
+                "-exec",
+                "chown",
+                "-h",
+                "1:1",
+                "{}",
+                "+",
+            ]
+            subprocess.run(own, check=True)
             with (self.home / "console.log").open("ab") as console:
                 self.nspawn = subprocess.Popen(
                     [
-                        *cgroups.run_in(self.name), "systemd-nspawn", "--boot", "--register=no",
-                        f"--directory={self.root}", f"--machine={self.name}", "--settings=no",
+                        *cgroups.run_in(self.name), *namespace.program(self.home, self.base),
+                        "systemd-nspawn", "--boot", "--register=no", "--private-users=identity",
+                        f"--bind={self.home}/kmsg:/dev/kmsg", "--capability=CAP_SYSLOG",
+                        f"--directory={self.home}/root", f"--machine={self.name}", "--settings=no",
                         "--link-journal=no", "--resolv-conf=off", "--timezone=off",
                         "--console=passive", "--private-network", "--keep-unit", *self.options,
                     ],
@@ -89,21 +110,16 @@ class Guest:
         self.boot()
 
     def off(self) -> None:
-        """Kill the guest. PID 1 survives when nspawn is killed, but nspawn ends with PID 1."""
-        if self.nspawn and self.nspawn.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(leader_of(self.nspawn.pid) or self.nspawn.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.nspawn.wait(10)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.nspawn.pid, signal.SIGKILL)
-            self.nspawn.wait()
+        """Kill the guest."""
         cgroups.remove(self.name)
+        if self.nspawn:
+            self.nspawn.wait()
+        self.log.close()
 
     def run(self, *command: str, check: bool = True, rc: int = 0) -> str:
         """The output of a command in the guest; with `check` its exit status must be `rc`."""
         done = subprocess.run(
-            [*root_shell.entering(self.leader, "--all"), "env", "-i", _PATH, *command],
+            [*root_shell.entering(self.leader), "env", "-i", _PATH, *command],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         output = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
@@ -137,21 +153,34 @@ class Guest:
             return ""
 
 
+@contextlib.contextmanager
+def network() -> Iterator[str]:
+    """The process of a network of its own, beside the lab's."""
+    command = ["unshare", "--net", "sh", "-c", "echo && exec sleep 3600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            process.stdout.readline()
+            yield str(process.pid)
+        finally:
+            process.kill()
+
+
 G = TypeVar("G", bound=Guest)
 
 
 @contextlib.contextmanager
 def made(kind: type[G], home: Path, distro: str = "debian12") -> Iterator[G]:
     """A guest in `home`, not booted yet; removed when the block ends."""
-    guest = kind(home)
+    guest = kind(home, bases.ensure(distro))
     for folder in ("root", "upper", "work"):
         (home / folder).mkdir()
-    layers = f"lowerdir={bases.ensure(distro)},upperdir={home}/upper,workdir={home}/work"
-    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, guest.root], check=True)
+    layers = f"lowerdir={guest.base},upperdir={home}/upper,workdir={home}/work,userxattr"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, home / "root"], check=True)
     try:
         # There is no IMDS here, so cloud-init would wait for it.
         guest.write("/etc/cloud/cloud-init.disabled", "")
         yield guest
     finally:
         guest.off()
-        subprocess.run(["umount", "-l", guest.root], check=True)
+        subprocess.run(["umount", "-lq", home / "root"], check=False)

@@ -131,7 +131,7 @@ def built(
     assert subnet
     with company.serve(lab, MIRRORED) as behind:
         _set_up(checkout, behind.proxy)
-        before, log = inventory(ec2), mirror.LOG
+        before, log = inventory(ec2), lab.shared / mirror.LOG
         start = log.stat().st_size if log.exists() else 0
         control.order_fault(
             lab,

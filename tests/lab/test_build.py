@@ -174,7 +174,7 @@ def test_verify_of_running_machine_changes_nothing(
 ) -> None:
     guest = launch(built.record["ami_id"])
     booted = "until systemctl is-system-running | grep -qE 'running|degraded'; do sleep 0.5; done"
-    # All guests share the kernel log. This guest's programs write to a file in its place.
+    # This guest's programs write to a file in the place of the kernel log.
     own_log = "sudo touch /run/kmsg && sudo mount --bind /run/kmsg /dev/kmsg && touch /tmp/before"
     assert guest.run(f"{booted}; {own_log}").returncode == 0
     verify = ("verify", "--instance", guest.id, "--key", str(guest.key), "--json")

@@ -14,7 +14,7 @@ import guests
 import pytest
 from mig_guest import Machine, lay_down
 
-pytestmark = guests.AS_ROOT
+pytestmark = guests.IN_CELL
 # One GPU of each architecture: how many slices of the smallest kind it has, whether it forgets its
 # mode at a reboot.
 MACHINES = {

@@ -13,7 +13,7 @@ from slurm_cluster import NODE, Controller, Node
 
 from lab.base import settings
 
-pytestmark = [guests.AS_ROOT, pytest.mark.all]
+pytestmark = [guests.IN_CELL, pytest.mark.all]
 Cluster = tuple[Controller, Node]
 FIRST, SECOND = slurm_cluster.CODES
 

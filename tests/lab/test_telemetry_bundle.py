@@ -22,7 +22,7 @@ from kiln.telemetry import bundle
 from kiln.telemetry.settings import Telemetry, telemetry_facts
 from lab.vendors.mirror import cloudwatch
 
-pytestmark = guests.AS_ROOT
+pytestmark = guests.IN_CELL
 
 AGENT_BUILD = "1.300072.0b1766"
 MERGED = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
@@ -36,8 +36,6 @@ CHANGED_BY_THE_PACKAGE = re.compile(r"etc/(passwd|shadow|group|gshadow|subuid|su
 
 class Guest(guests.Guest):
     """A booted system of one of the bundle's distributions."""
-
-    options = guests.KERNEL_LOG
 
     def put(self, source: Path, target: str) -> None:
         (self.root / target.lstrip("/")).write_bytes(source.read_bytes())
@@ -117,7 +115,7 @@ def test_every_distribution_installs_reports_and_goes_back(guest):
     assert guest.metrics() == []
 
     mark = f"kiln{uuid.uuid4().hex[:8]}"
-    Path("/dev/kmsg").write_text(f"NVRM: Xid (PCI:0000:00:1e): 79, pid=7, name={mark}, GPU lost\n")
+    guest.log.add(f"NVRM: Xid (PCI:0000:00:1e): 79, pid=7, name={mark}, GPU lost".encode(), 4)
     assert _event(guest, mark)["xid"] == 79
 
     monitor = guest.run("systemctl", "show", "-p", "MainPID", SERVICES[0])

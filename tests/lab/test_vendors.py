@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import guests
 import pytest
 from conftest import ROOT, Guest, another_lab, lab_of_the_tests, launching, plain_client
 
@@ -44,10 +45,9 @@ class World:
 def internet(lab: Lab, log: Path) -> Iterator[str]:
     """The vendors' hosts at an address that no host of the internet has (RFC 2544)."""
     name, here, there = f"inet{lab.index}", f"198.18.{lab.index}.1", f"198.18.{lab.index}.2"
-    inside = ("ip", "netns", "exec", name)
-    run("ip", "netns", "add", name)
-    try:
-        run("ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}i", "netns", name)
+    with guests.network() as network:
+        inside = ("nsenter", f"--target={network}", "--net")
+        run("ip", "link", "add", name, "type", "veth", "peer", "name", f"{name}i", "netns", network)
         run("ip", "addr", "add", f"{here}/30", "dev", name)
         run("ip", "link", "set", name, "up")
         run(*inside, "ip", "addr", "add", f"{there}/30", "dev", f"{name}i")
@@ -59,9 +59,6 @@ def internet(lab: Lab, log: Path) -> Iterator[str]:
                 yield there
             finally:
                 server.kill()
-    finally:
-        run("ip", "netns", "delete", name, check=False)
-        run("ip", "link", "delete", name, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def test_a_reboot_loses_nothing(guest: Guest) -> None:
     guest.reboot()
     guest.xid(31, 60)
     assert guest.until(lambda: set(guest.pids()) == set(range(1, 61)))
-    # Guests share the host's kernel log: after a reboot the old records are there once more.
+    # The guest's kernel log goes on: after a reboot the old records are there once more.
     assert {guest.pids()[pid] for pid in range(31, 61)} == {1}
     assert len({row["boot_id"] for row in guest.mine()}) == 2
 

@@ -1,14 +1,13 @@
 """A booted guest with the Xid monitor, installed as by the provisioner; shared by tests.
 
-The guest is the lab's debian12 base with this checkout's runtime/ on it and the host's real
-/dev/kmsg, which all guests share: every test's lines carry the guest's own marker.
+The guest is the lab's debian12 base with this checkout's runtime/ on it and a kernel log of its
+own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import uuid
@@ -18,15 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import guests
-import pytest
 from event_log import whole_lines
 
 from kiln.base.paths import RUNTIME
 
-NEEDS = pytest.mark.skipif(
-    os.geteuid() != 0 or not os.access("/dev/kmsg", os.R_OK | os.W_OK),
-    reason="guests take root, and the test writes to the real /dev/kmsg",
-)
+NEEDS = guests.IN_CELL
 UNITS = (
     "kiln-xid.service",
     "kiln-xid-hooks.path",
@@ -64,10 +59,8 @@ SEES_BOOT_ID = "[Service]\nBindReadOnlyPaths=/opt/boot_id:/proc/sys/kernel/rando
 class Guest(guests.Guest):
     """A booted machine with the monitor's unit enabled."""
 
-    options = guests.KERNEL_LOG
-
-    def __init__(self, home: Path) -> None:
-        super().__init__(home)
+    def __init__(self, home: Path, base: Path) -> None:
+        super().__init__(home, base)
         self.marker = uuid.uuid4().hex[:12]
 
     def xid(self, first: int, last: int, code: int = 31) -> None:

@@ -90,7 +90,7 @@ def _prepare(lab: Lab, home: Path, layers: Sequence[Path], root: Root) -> bytes:
 
     What it changes is in the folder `upper` of `home`.
     """
-    for name in ("upper", "work", "root", "mounts", "given", "lab"):
+    for name in ("upper", "work", "root", "given", "lab"):
         (home / name).mkdir(parents=True)
     # On EC2 the image has systemd-resolved, and DHCP says whom to ask.
     (home / "given" / "resolv.conf").write_text(f"nameserver {lab.resolver}\n")
@@ -101,14 +101,13 @@ def _prepare(lab: Lab, home: Path, layers: Sequence[Path], root: Root) -> bytes:
     (files / "masked").write_text("".join(f"{unit}\n" for unit in root.masked))
     (files / "remove").write_text("".join(f"{file}\n" for file in root.of_containers))
     shutil.copy(HERE / "prepare.sh", files)
-    first = lab.first_id(lab.gateway)
     done = subprocess.run(
         [
-            *namespace.program(first, home, layers),
+            *namespace.program(home, *layers),
             "systemd-nspawn",
             "--quiet",
             f"--directory={home / 'root'}",
-            f"--private-users={first}:{namespace.IDS}",
+            "--private-users=identity",
             "--private-network",
             "--register=no",
             "--keep-unit",
@@ -118,7 +117,7 @@ def _prepare(lab: Lab, home: Path, layers: Sequence[Path], root: Root) -> bytes:
             "--timezone=off",
             "--as-pid2",
             "--pipe",
-            f"--bind-ro={home / 'mounts' / 'home' / 'lab'}:/etc/kiln-lab",
+            f"--bind-ro={home / 'lab'}:/etc/kiln-lab",
             *("/bin/sh", "/etc/kiln-lab/prepare.sh", "/etc/kiln-lab"),
         ],
         stdin=subprocess.DEVNULL,
@@ -163,11 +162,13 @@ def _file_system(disk: Path, home: Path, layers: Sequence[Path], gib: int, root:
     """Make the root's file system of all layers, which are merged where only mkfs sees them."""
     size = (gib << 30) // _SECTOR - _ROOT - 2048  # sectors, without the second partition table
     lower = ":".join(str(layer) for layer in (home / "upper", *reversed(layers)))
-    script = 'mount -t overlay -o "ro,lowerdir=$1" lab "$2" && shift 2 && exec mkfs.ext4 -d "$@"'
+    options = f"ro,userxattr,lowerdir={lower}"
+    script = 'mount -t overlay -o "$1" lab "$2" && shift 2 && exec mkfs.ext4 -d "$@"'
     mkfs = ["-q", "-F", "-b", "4096", "-U", root.uuid]
     run(
-        *("env", f"MKE2FS_CONFIG={HERE / 'mke2fs.conf'}", "unshare", "--mount"),
-        *("sh", "-c", script, "sh", lower, str(home / "root")),
+        *namespace.program(),
+        *("env", f"MKE2FS_CONFIG={HERE / 'mke2fs.conf'}"),
+        *("sh", "-c", script, "sh", options, str(home / "root")),
         *(str(home / "root"), *mkfs, "-E", f"offset={_ROOT * _SECTOR},nodiscard"),
         *(str(disk), str(size * _SECTOR // 4096)),
     )

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.base.settings import Lab
-from lab.machine import bridge, disks
-from lab.machine.common import MARK, DidNotStartError, end, has_booted, hypervisor_id
+from lab.machine import bridge, cgroups, disks
+from lab.machine.common import DidNotStartError, has_booted, hypervisor_id
 from lab.machine.own_kernel import accelerator, dhcp
 
 log = logging.getLogger("lab.own_kernel")
@@ -29,9 +29,6 @@ _CONTROL = "qemu.sock"
 _MEMORY = 2048  # MiB
 _PROCESSORS = 2
 _START_TIMEOUT = 30.0
-# Units of the machine give up by the wall clock: an emulated processor must not wait for what else
-# runs here.
-_NICE = -10
 # An emulated sshd needs seconds for its first word.
 _SSH_TIMEOUT = 10.0
 
@@ -85,10 +82,12 @@ class QemuMachine:
 
     def kill(self) -> None:
         """Kill the machine and wait until it is off."""
-        if self._process and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+        cgroups.remove(self._group)
         self._off.wait(5)
+
+    @property
+    def _group(self) -> str:
+        return f"{self.lab.bridge}/{self.instance_id}"
 
     @property
     def _control(self) -> Path:
@@ -96,7 +95,7 @@ class QemuMachine:
 
     def _boot(self, home: Path) -> None:
         command = [
-            *("nice", "-n", str(_NICE)),
+            *cgroups.run_in(self._group),
             *("qemu-system-x86_64", "-name", self.instance_id, *accelerator.options()),
             *("-machine", "pc", "-smp", str(_PROCESSORS), "-m", str(_MEMORY)),
             *("-nodefaults", "-no-user-config", "-display", "none"),
@@ -120,7 +119,6 @@ class QemuMachine:
         with log_file.open("wb") as errors:
             self._process = subprocess.Popen(
                 command,
-                env={**os.environ, MARK: self.lab.bridge},
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
@@ -175,7 +173,9 @@ class QemuMachine:
         self.ended()
 
     def _clear(self) -> None:
-        end(self._process)
+        cgroups.remove(self._group)
+        if self._process:
+            self._process.wait()
         dhcp.forget(self.mac)
         bridge.detach_tap(self.lab, self.address, self.mac)
         self._control.unlink(missing_ok=True)

@@ -31,7 +31,7 @@ from lab.vendors.mirror import (
     server,
 )
 
-LOG = Path("/run/kiln-lab/mirror.log")
+LOG = "mirror.log"
 
 
 def vendor_hosts() -> list[str]:
@@ -44,7 +44,7 @@ def serve(
     https_port: int = 443,
     http_port: int = 80,
     state: Path | None = None,
-    log: Path = LOG,
+    log: Path | None = None,
     api: tuple[int, Callable[[str], bool]] | None = None,
 ) -> server.Mirror:
     """Serve the vendors' hosts on `address` until `.close()`.
@@ -57,7 +57,9 @@ def serve(
     home = state or settings.current().shared
     context = ca.server_context([*vendor_hosts(), *endpoints.certified()], home)
     behind = server.Api(*api, frozenset(vendor_hosts())) if api else None
-    return server.start(address, https_port, http_port, context, _site(home).find, log, behind)
+    return server.start(
+        address, https_port, http_port, context, _site(home).find, log or home / LOG, behind
+    )
 
 
 def find(url: str, state: Path | None = None) -> Path | None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ import pytest
 from kiln.base.errors import KilnError
 from lab.base import origin
 from lab.base.settings import Lab
-from lab.daemon import control, left_behind, server_processes
+from lab.daemon import cell, control
 from lab.machine import bridge
 
 
@@ -50,41 +48,7 @@ def test_a_lab_in_use_whose_checkout_is_gone_is_not_taken_as_up(
     assert "lab.down" in caught.value.hint
 
 
-@contextmanager
-def serving(lab: Lab, user: int | None = None) -> Iterator[int]:
-    """A process that looks as if it served a lab, and ends when it is told to."""
-    sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
-    names = {"KILN_LAB_INDEX": str(lab.index), "KILN_LAB_STATE": str(lab.root)}
-    with subprocess.Popen(
-        [*sleep, *server_processes.PROGRAM],
-        env={**os.environ, **names},
-        stdout=subprocess.PIPE,
-        user=user,
-        cwd="/",
-    ) as process:
-        try:
-            assert process.stdout
-            process.stdout.readline()
-            yield process.pid
-        finally:
-            process.kill()
-
-
-@pytest.fixture
-def host_as_it_is(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Nothing of this machine is changed; what a lab would have removed of its own."""
-    swept: list[str] = []
-    monkeypatch.setattr(left_behind, "guests", lambda lab: swept.append(lab.bridge) or [])
-    monkeypatch.setattr(left_behind, "cgroups", SimpleNamespace(remaining=lambda start: []))
-    monkeypatch.setattr(left_behind.bridge, "down", lambda lab: None)
-    monkeypatch.setattr(control.host, "restore", lambda lab: None)
-    return swept
-
-
-@pytest.mark.usefixtures("host_as_it_is")
-def test_lab_down_ignores_reused_pid(
-    tmp_path: Path,
-) -> None:
+def test_lab_down_ignores_reused_pid(tmp_path: Path) -> None:
     lab = Lab(49, tmp_path)
     lab.state.mkdir()
     with subprocess.Popen(["sleep", "600"]) as program:
@@ -98,37 +62,34 @@ def test_lab_down_ignores_reused_pid(
             program.kill()
 
 
-@pytest.mark.usefixtures("host_as_it_is")
-def test_down_ends_a_lab_that_a_killed_call_left_starting(tmp_path: Path) -> None:
+def test_down_ends_a_lab_that_does_not_answer(tmp_path: Path) -> None:
     lab = Lab(49, tmp_path)
-    with serving(lab):
-        assert len(server_processes.find(lab)) == 1
-        control.down(lab)
-        assert server_processes.find(lab) == []
+    lab.state.mkdir()
+    holds = (
+        "import fcntl, os, sys, time; file = open(sys.argv[1], 'w'); "
+        "fcntl.flock(file, fcntl.LOCK_EX); print(os.getpid(), file=file, flush=True); "
+        "print(flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", holds, str(lab.pid_file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout
+            server.stdout.readline()
+            assert control.is_running(lab)
+            control.down(lab)
+            assert server.wait(60) == -signal.SIGTERM
+        finally:
+            server.kill()
 
 
-def test_lab_of_another_folder_is_left_alone(host_as_it_is: list[str], tmp_path: Path) -> None:
-    lab, other = Lab(49, tmp_path / "own"), Lab(49, tmp_path / "other")
-    with serving(other) as pid:
-        with pytest.raises(KilnError, match=f"another folder: {other.root}") as refused:
-            server_processes.refuse_second(lab)
-        assert f"KILN_LAB_STATE={other.root} ./invoke lab.down" in refused.value.hint
-        assert control.down(lab) == []
-        assert host_as_it_is == []
-        assert server_processes.find(other) == [pid]
-    control.down(lab)
-    assert host_as_it_is == ["lab49"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root")
-def test_process_of_another_user_is_no_lab(tmp_path: Path) -> None:
-    lab = Lab(48, tmp_path)
-    with serving(lab):
-        assert server_processes.find(lab)
-    with serving(lab, user=65534) as pid:
-        assert server_processes.find(lab) == []
-        assert server_processes.elsewhere(Lab(48, tmp_path / "other")) is None
-        assert not server_processes.serves(pid, lab)
+def test_port_of_another_program_is_one_clear_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cell.NET_CORE, "{}")
+    monkeypatch.setenv(cell.PORT, "")
+    with pytest.raises(KilnError, match=r"another program listens on .*:4648") as refused:
+        control.up(Lab(49, tmp_path))
+    assert "KILN_LAB_PORT" in refused.value.hint
 
 
 @pytest.mark.parametrize(

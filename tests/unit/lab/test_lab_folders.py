@@ -42,16 +42,3 @@ def test_a_folder_that_another_user_could_change_is_refused(tmp_path: Path) -> N
         os.chown(lab.state, 4242, 4242)
         with pytest.raises(KilnError, match="is a link, or belongs to another user"):
             folders.private(lab.root, lab.state)
-
-
-def test_the_folders_of_labs_of_an_older_version_are_closed(tmp_path: Path) -> None:
-    """They were open to all, with setuid programs in the layers of their AMIs."""
-    old, other = tmp_path / "lab30", tmp_path / "labels"
-    for folder in (old / "images", other):
-        folder.mkdir(parents=True)
-    old.chmod(0o755)
-    (tmp_path / "lab31").symlink_to(other)
-    other.chmod(0o755)
-    folders.close_others(tmp_path)
-    assert stat.S_IMODE(old.stat().st_mode) == 0o700
-    assert stat.S_IMODE(other.stat().st_mode) == 0o755

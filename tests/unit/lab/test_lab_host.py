@@ -1,5 +1,4 @@
-"""A machine that cannot run guests (an old kernel, no id of its own): the lab refuses it with the
-reason."""
+"""A machine that cannot run guests: the lab refuses it with the reason."""
 
 from __future__ import annotations
 
@@ -9,95 +8,49 @@ from pathlib import Path
 import pytest
 
 from kiln.base.errors import KilnError
-from lab.base import settings
-from lab.base.shell import CommandError
-from lab.daemon import host
-from lab.machine import namespace
-
-# What a kernel lacks → how it answers. Before 5.12 there is no mount_setattr(2):
-# https://man7.org/linux/man-pages/man2/mount_setattr.2.html. Before 5.19 an overlay takes no layer
-# with mapped owners ("idmapped layers are currently not supported", EINVAL): torvalds/linux,
-# fs/overlayfs/super.c, v5.15.
-# Why there is no new user namespace: https://man7.org/linux/man-pages/man2/unshare.2.html
-_NO_NAMESPACE = "if name == 'unshare' and given[0] == namespace._CLONE_NEWUSER: fail = "
-OLDER = {
-    "before 5.12": (
-        "if name == 'syscall' and given[0] == namespace._MOUNT_SETATTR: fail = 'ENOSYS'",
-        "Function not implemented",
-    ),
-    "before 5.19": (
-        "if name == 'mount' and given[2] == b'overlay': fail = 'EINVAL'",
-        "Invalid argument",
-    ),
-    "no namespaces": (f"{_NO_NAMESPACE}'ENOSPC'", "user.max_user_namespaces"),
-    "in a chroot": (f"{_NO_NAMESPACE}'EPERM'", "in a chroot the kernel makes none"),
-}
-PROGRAM = """\
-import ctypes, errno, sys
-sys.path.insert(0, {folder!r})
-import namespace
-libc = namespace._libc
-class Old:
-    def __getattr__(self, name):
-        def call(*given):
-            fail = None
-            {older}
-            if fail is None:
-                return getattr(libc, name)(*given)
-            ctypes.set_errno(getattr(errno, fail))
-            return -1
-        return call
-namespace._libc = Old()
-sys.exit(namespace.main(sys.argv[1:]))
-"""
+from lab.base import shell
+from lab.daemon import cell, host
 
 
-def refused_by(older: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KilnError:
-    program = tmp_path / "old_kernel.py"
-    folder = str(Path(namespace.__file__).parent)
-    program.write_text(PROGRAM.format(folder=folder, older=older))
-    lab = settings.Lab(54, tmp_path)
-    lab.instances.mkdir(parents=True)
-    host.can_map_owners(lab)  # this machine's kernel can
-    monkeypatch.setattr(host.namespace, "__file__", str(program))
-    with pytest.raises(KilnError) as refused:
-        host.can_map_owners(lab)
-    return refused.value
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts")
-@pytest.mark.parametrize("older", OLDER)
-def test_kernel_that_cannot_map_owners_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: str
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("filesystems", "nodev\tproc\n\text4\n", "modprobe overlay"),
+        ("sys/user/max_user_namespaces", "0\n", "sysctl -w user.max_user_namespaces=10000"),
+        (
+            "sys/kernel/apparmor_restrict_unprivileged_userns",
+            "1\n",
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    ],
+)
+def test_machine_without_namespaces_or_overlays_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, reason: str
 ) -> None:
-    condition, reason = OLDER[older]
-    assert reason in refused_by(condition, tmp_path, monkeypatch).message
+    works = {"filesystems": "nodev\toverlay\n", "sys/user/max_user_namespaces": "9\n"}
+    for name, fine in works.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(fine)
+    monkeypatch.setattr(host, "PROC", tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    host.can_run()
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    with pytest.raises(KilnError, match=reason):
+        host.can_run()
 
 
-@pytest.mark.parametrize("id_", [None, "uninitialized\n"])
-def test_machine_without_id_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, id_: str | None
+@pytest.mark.parametrize("listed", ["", "0: nobody 100000 1000\n"])
+def test_user_without_subordinate_ids_is_told_the_command(
+    monkeypatch: pytest.MonkeyPatch, listed: str
 ) -> None:
-    """As in a container image that never booted; systemd-nspawn would say "No medium found"."""
-    host.require_id()  # this machine has one
-    monkeypatch.setattr(host, "MACHINE_ID", tmp_path / "machine-id")
-    if id_ is not None:
-        (tmp_path / "machine-id").write_text(id_)
-    with pytest.raises(KilnError, match="machine-id holds no id") as refused:
-        host.require_id()
-    assert refused.value.hint == "systemd-machine-id-setup writes one"
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    monkeypatch.setattr(cell, "run", lambda *words, check: listed)
+    with pytest.raises(KilnError, match="nobody has no range of 65,536") as refused:
+        cell.first_ids()
+    assert "usermod --add-subuids" in refused.value.hint
 
 
-def test_machine_without_bridges_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*command: str, check: bool = True) -> str:
-        raise CommandError("RTNETLINK answers: Operation not permitted")
-
-    monkeypatch.setattr(host, "can_map_owners", lambda lab: None)
-    monkeypatch.setattr(host, "require_id", lambda: None)
-    monkeypatch.setattr(host.bridge, "require_free_network", lambda lab: None)
-    monkeypatch.setattr(host, "run", refuse)
-    with pytest.raises(KilnError, match=r"cannot make a bridge.*not permitted") as refused:
-        host.probe(settings.Lab(54, tmp_path))
-    assert "--privileged" in refused.value.hint
+def test_failed_command_is_told_with_its_output() -> None:
+    with pytest.raises(shell.CommandError, match="exit status 3: no"):
+        shell.run("sh", "-c", "echo no; exit 3")

@@ -10,8 +10,7 @@ import pytest
 
 from kiln.base.errors import KilnError, operation_failed
 from lab.base.settings import Lab
-from lab.daemon import control, host, uninstall, users
-from lab.vendors import mirror
+from lab.daemon import control, uninstall, users
 
 # As /var/log/apt/history.log has it.
 HISTORY = """
@@ -35,45 +34,12 @@ def test_only_packages_of_our_tasks_are_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def sysctls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Kernel settings of a machine with its defaults."""
-    root = tmp_path / "sys"
-    for name, value in (
-        ("fs/inotify/max_user_instances", "128"),
-        ("fs/inotify/max_user_watches", "2000000"),
-    ):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f"{value}\n")
-    monkeypatch.setattr(host, "SYSCTLS", root)
-    monkeypatch.setattr(host, "_NEEDED", tmp_path / "kernel")
-    return root
-
-
-def test_the_kernels_settings_are_those_before_the_first_lab(sysctls: Path, tmp_path: Path) -> None:
-    lab = Lab(0, tmp_path)
-    host.prepare(lab)
-    host.prepare(lab)  # a second lab finds them raised
-    assert (sysctls / "fs/inotify/max_user_instances").read_text() == "8192"
-    assert host.lower(tmp_path) == ["kernel setting fs.inotify.max_user_instances, 128 again"]
-    host.prepare(lab)
-    (sysctls / "fs/inotify/max_user_instances").write_text("9000")  # by somebody else
-    assert host.lower(tmp_path) == []
-    assert (sysctls / "fs/inotify/max_user_instances").read_text() == "9000"
-    assert (sysctls / "fs/inotify/max_user_watches").read_text() == "2000000\n"
-    assert host.lower(tmp_path) == []
-
-
-@pytest.fixture
-def labs(tmp_path: Path, sysctls: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def labs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Labs 0 and 3 of a folder; what the clean-up of one does is left out."""
     root = tmp_path / "labs"
     for name in ("lab0", "lab3", "bases"):
         (root / name).mkdir(parents=True)
-    host.prepare(Lab(0, root))
     monkeypatch.setenv("KILN_LAB_STATE", str(root))
-    monkeypatch.setattr(mirror, "LOG", tmp_path / "run" / "mirror.log")
-    (tmp_path / "net").mkdir()
-    monkeypatch.setattr(host, "INTERFACES", tmp_path / "net")
 
     def clean(lab: Lab, *, bases: bool = False, **more: Any) -> list[str]:
         return [f"{lab.bridge} {'with' if bases else 'without'} bases"]
@@ -87,29 +53,11 @@ def test_every_lab_goes_and_leftovers_are_named(
     labs: Path,
 ) -> None:
     done = uninstall.remove_all_labs(force=False, say=lambda line: None)
-    assert done.removed == (
-        "lab3 without bases",
-        "lab0 with bases",
-        "kernel setting fs.inotify.max_user_instances, 128 again",
-        f"folder {labs}",
-    )
+    assert done["removed"] == ["lab3 without bases", "lab0 with bases", f"folder {labs}"]
     assert not labs.exists()
     lines = uninstall.text(done).splitlines()
     assert "  to remove them: apt-get purge --autoremove mmdebstrap packer" in lines
     assert any(line.startswith("left: ") and ".venv, which goes with" in line for line in lines)
-
-
-def test_settings_stay_for_a_lab_of_another_folder(
-    labs: Path, tmp_path: Path, sysctls: Path
-) -> None:
-    (tmp_path / "net" / "lab7").mkdir()
-    mirror.LOG.parent.mkdir()
-    done = uninstall.remove_all_labs(force=False, say=lambda line: None)
-    assert done.removed == ("lab3 without bases", "lab0 with bases", f"folder {labs}")
-    assert (sysctls / "fs/inotify/max_user_instances").read_text() == "8192"
-    assert mirror.LOG.parent.exists()
-    last = uninstall.text(done).splitlines()[-2]
-    assert last.endswith("for a lab of another folder that is up: lab7")
 
 
 def test_nothing_is_removed_while_a_build_uses_one_of_them(

@@ -35,7 +35,6 @@ AMI = "ami-0123456789abcdef0"
 
 def test_emulated_rows_come_last_and_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulation, "host_arch", lambda: "x86_64")
-    monkeypatch.setattr(lab_target.host, "can_run", lambda: None)
     monkeypatch.setattr(lab_target.needs, "ensure", lambda *groups, **more: None)
     monkeypatch.setattr(LabHooks, "_prepare", lambda *_: None)
     out = io.StringIO()

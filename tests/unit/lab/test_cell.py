@@ -1,0 +1,161 @@
+"""The labs' cell, from outside: nothing of a lab is on this machine but its processes, its port and
+its folder, and the root of a guest is nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from kiln.base.paths import ROOT
+from lab.daemon import cell
+from lab.machine import namespace
+
+CALL = (
+    "import sys; from pathlib import Path; from lab.daemon import cell; "
+    "sys.exit(cell.call(Path(sys.argv[1]), sys.argv[2:]))"
+)
+SETTINGS = (
+    *("kernel/dmesg_restrict", "kernel/core_pattern", "kernel/panic", "vm/max_map_count"),
+    *("net/ipv4/ip_forward", "net/core/rmem_max", "fs/inotify/max_user_watches"),
+)
+
+
+def in_cell(root: Path, *command: str) -> list[str]:
+    return [sys.executable, "-c", CALL, str(root), *command]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder of labs; skips where there can be no cell."""
+    if not shutil.which("pasta"):
+        pytest.skip("passt is not installed: a build in the lab installs it")
+    done = subprocess.run(in_cell(tmp_path, "true"), cwd=ROOT, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(done.stderr.decode().strip().splitlines()[-1])
+    return tmp_path
+
+
+def processes(text: str) -> list[int]:
+    """The processes of this machine with that text in their command."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if text in file.read_bytes().decode(errors="replace"):
+                found.append(int(file.parent.name))
+    return found
+
+
+def test_program_has_its_callers_status_output_and_signals(root: Path) -> None:
+    done = subprocess.run(
+        in_cell(root, "sh", "-c", "cat; exit 7"), cwd=ROOT, input=b"abc", capture_output=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (7, b"abc"), done.stderr
+    waits = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+    with subprocess.Popen(in_cell(root, "sh", "-c", waits), cwd=ROOT, stdout=-1) as caller:
+        assert caller.stdout
+        caller.stdout.readline()
+        caller.send_signal(signal.SIGTERM)
+        assert caller.wait(60) == 5
+
+
+def test_program_ends_with_a_killed_caller(root: Path) -> None:
+    mark = uuid.uuid4().hex
+    waits = f"echo ready; while :; do sleep 0.05; done # {mark}"
+    with subprocess.Popen(in_cell(root, "sh", "-c", waits), cwd=ROOT, stdout=-1) as caller:
+        assert caller.stdout
+        caller.stdout.readline()
+        caller.kill()
+    deadline = time.monotonic() + 60
+    while processes(mark) or processes(f"lab.daemon.cell\0{root}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# What root in a guest tries where it has got out of all but the cell. Each line that it prints is
+# one that worked.
+ESCAPES = r"""
+if cat "$1/secret" 2>/dev/null; then echo "read the user's file"; fi
+for file in "$1/secret" /etc/passwd /proc/sys/kernel/core_pattern /proc/sysrq-trigger /dev/kmsg
+do if ( : >>"$file" ) 2>/dev/null; then echo "opened $file"; fi; done
+if mknod "$1/disk" b 254 0 2>/dev/null; then echo "made a disk"; fi
+if mount -t tmpfs none /etc 2>/dev/null && nsenter --target=1 --mount true 2>/dev/null
+then echo "entered the cell"; fi
+if kill -0 1 2>/dev/null; then echo "may end the cell"; fi
+if ip link add kilnescape type dummy 2>/dev/null; then echo "made an interface"; fi
+if date -s 2020-01-01 >/dev/null 2>&1; then echo "set the clock"; fi
+if chroot /proc/1/root true 2>/dev/null; then echo "saw the cell's root"; fi
+echo "tried as $(id -u)"
+"""
+
+
+def test_root_of_a_guest_is_nobody_outside(root: Path) -> None:
+    inner = root / "open"
+    inner.mkdir(mode=0o777)
+    (inner / "secret").write_text("secret\n")
+    (inner / "secret").chmod(0o600)
+    # As systemd-nspawn does it, which gives a guest no id but its own.
+    guest = [*namespace.program(), "unshare", "--user", "--map-root-user", "--setuid=0", "sh", "-c"]
+    seconds = f"60.{uuid.uuid4().int}"
+    with subprocess.Popen(
+        in_cell(root, *guest, f"{ESCAPES}\nsleep {seconds}", "sh", str(inner)),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+    ) as caller:
+        assert caller.stdout
+        assert caller.stdout.readline() == b"tried as 0\n"
+        while not (found := processes(f"sleep\0{seconds}")):
+            assert caller.poll() is None
+            time.sleep(0.02)
+        status = Path(f"/proc/{found[0]}/status").read_text().splitlines()
+        (uids,) = (line.split()[1:] for line in status if line.startswith("Uid:"))
+        caller.kill()
+    assert set(uids) == {str(cell.first_ids()[0])}
+
+
+def of_this_machine(root: Path, index: int) -> dict[str, object]:
+    """What a lab could change here."""
+    settings = {name: Path("/proc/sys", name) for name in SETTINGS}
+    groups = (folder for folder, _, _ in os.walk("/sys/fs/cgroup"))
+    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=False)
+    return {
+        "settings": {name: file.read_text() for name, file in settings.items() if file.exists()},
+        "interfaces": [path.name for path in Path("/sys/class/net").glob(f"lab{index}*")],
+        "tables": [line for line in tables.stdout.splitlines() if f"lab{index}" in line],
+        "mounts": str(root) in Path("/proc/self/mounts").read_text(),
+        "groups": [name for name in groups if "kiln-lab-" in name],
+        "etc": sorted((str(path), path.lstat().st_mtime_ns) for path in Path("/etc").rglob("*")),
+    }
+
+
+def test_lab_up_and_down_leave_this_machine_as_it_was(root: Path) -> None:
+    index = 47
+    environment = {**os.environ, "KILN_LAB_STATE": str(root), "KILN_LAB_INDEX": str(index)}
+    before = of_this_machine(root, index)
+    invoke = {"cwd": ROOT, "env": environment, "capture_output": True}
+    up = subprocess.run(["./invoke", "lab.up"], check=False, **invoke)
+    assert up.returncode == 0, up.stderr
+    with socket.create_connection(("127.0.0.1", 4599 + index), timeout=10):
+        pass
+    during = of_this_machine(root, index)
+    if os.geteuid() == 0:
+        assert during.pop("groups"), "it has a control group"
+    assert during == {kind: before[kind] for kind in during}
+    down = subprocess.run(["./invoke", "lab.down"], check=False, **invoke)
+    assert down.returncode == 0, down.stderr
+    deadline = time.monotonic() + 30
+    while of_this_machine(root, index) != before or processes(str(root)):
+        assert time.monotonic() < deadline, (of_this_machine(root, index), processes(str(root)))
+        time.sleep(0.1)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", 4599 + index), timeout=10)
