@@ -49,7 +49,7 @@ _LONGEST = 1 << 21
 # <linux/sched.h>, <sys/prctl.h>, <sys/mount.h>
 _NEWNS, _NEWNET = 0x00020000, 0x40000000
 _NEW_OTHERS = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000  # cgroup … pid
-_PDEATHSIG, _MS_BIND, _MS_PLAIN = 1, 0x1000, 0xE
+_PDEATHSIG, _MS_BIND, _MS_PLAIN, _MS_SHARED = 1, 0x1000, 0xE, 0x104000
 _START_TIMEOUT = 30
 _PASTA = (
     "pasta --foreground --quiet --config-net --ipv4-only --no-map-gw --netns-only --no-netns-quit "
@@ -249,6 +249,7 @@ def _inside(root: Path) -> int:
     if first == 0:
         libc.prctl(_PDEATHSIG, signal.SIGKILL)
         check(libc.unshare(_NEWNET | _NEWNS), "unshare")
+        mount("", "/", "", _MS_SHARED)
         mount("proc", "/proc", "proc", _MS_PLAIN)
         mount("sysfs", "/sys", "sysfs", _MS_PLAIN)
         mount("cgroup2", CGROUPS, "cgroup2", _MS_PLAIN)

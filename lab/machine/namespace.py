@@ -40,7 +40,7 @@ ETC_FILES = "given"
 
 # <linux/sched.h>, <sys/mount.h>, <sys/prctl.h>
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_MS_NODEV, _MS_NOSUID, _MS_REC, _MS_PRIVATE = 0x4, 0x2, 0x4000, 0x40000
+_MS_NODEV, _MS_NOSUID, _MS_REC, _MS_SLAVE = 0x4, 0x2, 0x4000, 0x80000
 _PR_SET_NO_NEW_PRIVS = 38
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -90,7 +90,7 @@ def take_ids() -> None:
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     os.setgroups([])
-    mount("", "/", "", _MS_REC | _MS_PRIVATE)
+    mount("", "/", "", _MS_REC | _MS_SLAVE)  # what is unmounted in the cell goes here too
 
 
 def map_ids(process: int, kind: str, entries: Sequence[tuple[int, int, int]]) -> None:
