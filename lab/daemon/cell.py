@@ -365,11 +365,10 @@ class _Server:
             os.setsid()
             for descriptor, source in enumerate(given):
                 os.dup2(source, descriptor)
+            if port in self._ports:
+                os.dup2(self._ports[port], 3)
             if port:
-                environment[PORT] = ""
-                if port in self._ports:
-                    os.dup2(self._ports[port], 3)
-                    environment[PORT] = "3"
+                environment[PORT] = "3" if port in self._ports else ""
             os.chdir(str(what["folder"]))
             command = list(what["command"])  # type: ignore[call-overload]
             os.execvpe(command[0], command, environment)  # noqa: S606
