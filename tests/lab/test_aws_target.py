@@ -387,8 +387,11 @@ def test_acceptance_walks_through_the_account(
     assert "DescribeStacks is not implemented" in skipped["stack"]
     assert [inventory(ec2), inventory(there)] == before
     made = calls[asked:]
-    verify, *_ = (call for call in made if call.get("Action") == "RunInstances")
-    assert verify["InstanceMarketOptions.MarketType"] == "spot"
+    (verify,) = (call for call in made if "InstanceMarketOptions.MarketType" in call)
+    assert (verify["Action"], verify["InstanceMarketOptions.MarketType"]) == (
+        "RunInstances",
+        "spot",
+    )
     assert "SubnetId" not in verify
     assert {} in made, "the public address was not asked for"
     assert not any("team" in text for text in verify.values())
