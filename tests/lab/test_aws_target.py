@@ -394,7 +394,7 @@ def test_acceptance_walks_through_the_account(
     )
     assert "SubnetId" not in verify
     assert {} in made, "the public address was not asked for"
-    assert not any("team" in text for text in verify.values())
+    assert not any("team" in text for call in spot for text in call.values())
 
 
 @pytest.mark.all
