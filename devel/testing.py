@@ -132,7 +132,8 @@ def test_changed() -> dict[str, Any]:
     answer = linters_dict(_quick_linters())
     parts = {}
     if near:
-        parts["next to the change"] = _unit_tests(["-m", "not all"], near)
+        # One file for both cores.
+        parts["next to the change"] = _unit_tests(["--dist", "load", "-m", "not all"], near)
     if far:
         parts["fast tests of what uses it"] = _unit_tests(["-m", "not slow and not all"], far)
     failed = [status for status in parts.values() if status not in (0, _NONE)]
