@@ -115,8 +115,10 @@ def test_root_of_a_guest_is_nobody_outside(root: Path) -> None:
     ) as caller:
         assert caller.stdout
         assert caller.stdout.readline() == b"tried as 0\n"
+        deadline = time.monotonic() + 60
         while not (found := processes(f"sleep\0{seconds}")):
             assert caller.poll() is None
+            assert time.monotonic() < deadline
             time.sleep(0.02)
         status = Path(f"/proc/{found[0]}/status").read_text().splitlines()
         (uids,) = (line.split()[1:] for line in status if line.startswith("Uid:"))
