@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
@@ -39,9 +40,8 @@ from lab.machine.namespace import CGROUPS, NET_CORE, check, libc, map_ids, mount
 # the port.
 PORT = "KILN_LAB_PORT_FD"
 SERVER = ("-m", "lab.daemon.server")
-_SOCKET = ".cell"
-# The file with the first process, as this machine numbers it.
-PROCESS = ".cell.pid"
+# The socket of `call`, and the file with the first process, as this machine numbers it.
+_SOCKET, PROCESS = ".cell", ".cell.pid"
 # Where no account's ids are: https://systemd.io/UIDS-GIDS/ has none from here to 0x7fffffff.
 _ROOTS_IDS = 0x70000000
 _IDS = 1 << 16
@@ -55,9 +55,9 @@ _PASTA = (
     "pasta --foreground --quiet --config-net --ipv4-only --no-map-gw --netns-only --no-netns-quit "
     "--mtu 1500 -t none -u none -T none -U none"
 )
-# The packages that words of a command line need, by group.
-_ALSO = {"--own-kernel": "own_kernel", "real": "preflight", "--mirror": "lab_import"}
-_ALSO["arm64"] = "emulate_arm64"
+# The group of packages that a word with this end needs.
+_GROUPS = {"--own-kernel": "own_kernel", "real": "preflight", "--mirror": "lab_import"}
+_GROUPS |= dict.fromkeys(("arm64", "--all", "nightly"), "emulate_arm64")
 
 
 def is_inside() -> bool:
@@ -79,11 +79,13 @@ def enter(*, start: bool = False, used: bool = False) -> None:
     start = start or (used and lab.root.exists())
     if not start and not is_there(lab.root):
         return
-    if start:
+    if start and not used:
         host.can_run()
         # In the cell nobody can install anything.
-        groups = ["packer", "ssh", "lab", *{_ALSO[word] for word in words if word in _ALSO}]
-        needs.ensure(*groups, install="--no-install" not in words, say=log)
+        also = {_GROUPS[end] for end in _GROUPS if any(word.endswith(end) for word in words)}
+        needs.ensure(
+            "packer", "ssh", "lab", *sorted(also), install="--no-install" not in words, say=log
+        )
     sys.stdout.flush()
     command = [sys.executable, "-S", *words]
     raise SystemExit(call(lab.root, command, port=lab.port))
@@ -97,14 +99,14 @@ def call(root: Path, command: Sequence[str], *, port: int = 0) -> int:
     """
     folders.private(root)
     environment = {**os.environ, "KILN_LAB_STATE": str(root), "KILN_CWD": str(Path.cwd())}
-    what = {"command": list(command), "environment": environment, "folder": str(ROOT), "port": port}
+    request = {"command": command, "environment": environment, "folder": str(ROOT), "port": port}
     with contextlib.ExitStack() as stack:
         with locks.alone(root / ".cell.lock"):
             channel = stack.enter_context(_connect(root) or _make(root))
             given = [0, 1, 2]
             if outer := _bind(port) if port else None:
                 given.append(stack.enter_context(outer).fileno())
-            socket.send_fds(channel, [json.dumps(what).encode()], given)
+            socket.send_fds(channel, [json.dumps(request).encode()], given)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH):
             signal.signal(number, lambda number, _: channel.send(bytes([number])))
         status = channel.recv(16)
@@ -117,10 +119,8 @@ def call(root: Path, command: Sequence[str], *, port: int = 0) -> int:
 
 def is_there(root: Path) -> bool:
     """Return True if the folder has a cell."""
-    found = _connect(root)
-    if found:
-        found.close()
-    return found is not None
+    with _connect(root) or contextlib.nullcontext() as found:
+        return found is not None
 
 
 def _connect(root: Path) -> socket.socket | None:
@@ -345,13 +345,13 @@ class _Server:
                 return
         channel.close()
 
-    def _start(self, channel: socket.socket, what: dict[str, object], given: list[int]) -> None:
-        port = int(str(what["port"]))
+    def _start(self, channel: socket.socket, request: dict[str, Any], given: list[int]) -> None:
+        port = request["port"]
         if len(given) > 3:
             self._ports[port] = given.pop()
         child = os.fork()
         if child == 0:
-            self._become(what, given, port)
+            self._become(request, given, port)
         for descriptor in given:
             os.close(descriptor)
         self._programs[child] = channel
@@ -359,8 +359,8 @@ class _Server:
             channel, selectors.EVENT_READ, lambda: self._pass_on(channel, child)
         )
 
-    def _become(self, what: dict[str, object], given: list[int], port: int) -> None:
-        environment = {**what["environment"], NET_CORE: os.environ[NET_CORE]}  # type: ignore[dict-item]
+    def _become(self, request: dict[str, Any], given: list[int], port: int) -> None:
+        environment = {**request["environment"], NET_CORE: os.environ[NET_CORE]}
         try:
             os.setsid()
             for descriptor, source in enumerate(given):
@@ -369,9 +369,10 @@ class _Server:
                 os.dup2(self._ports[port], 3)
             if port:
                 environment[PORT] = "3" if port in self._ports else ""
-            os.chdir(str(what["folder"]))
-            command = list(what["command"])  # type: ignore[call-overload]
-            os.execvpe(command[0], command, environment)  # noqa: S606
+            os.chdir(request["folder"])
+            os.execvpe(request["command"][0], request["command"], environment)  # noqa: S606
+        except OSError as error:
+            os.write(2, f"ami-kiln: the lab's cell: {error}\n".encode())
         finally:
             os._exit(127)
 

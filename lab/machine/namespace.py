@@ -90,7 +90,8 @@ def take_ids() -> None:
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     os.setgroups([])
-    mount("", "/", "", _MS_REC | _MS_SLAVE)  # what is unmounted in the cell goes here too
+    # Else a guest would keep what the cell unmounts: kernel logs of guests that are gone.
+    mount("", "/", "", _MS_REC | _MS_SLAVE)
 
 
 def map_ids(process: int, kind: str, entries: Sequence[tuple[int, int, int]]) -> None:

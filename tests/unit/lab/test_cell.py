@@ -70,6 +70,41 @@ def test_program_has_its_callers_status_output_and_signals(root: Path) -> None:
         assert caller.wait(60) == 5
 
 
+def test_program_that_cannot_start_says_why(root: Path) -> None:
+    done = subprocess.run(in_cell(root, "/nowhere"), cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 127
+    assert b"No such file or directory: '/nowhere'" in done.stderr
+
+
+LAB = {"packer", "ssh", "lab"}
+
+
+@pytest.mark.parametrize(
+    ("words", "groups"),
+    [
+        ("build --name al2023-580.178.04-open-cuda13.0-base-arm64", {*LAB, "emulate_arm64"}),
+        ("build --all", {*LAB, "emulate_arm64"}),
+        ("verify --ami ami-1 --own-kernel", {*LAB, "own_kernel"}),
+        ("lab.clean --all", set()),
+    ],
+)
+def test_packages_are_installed_before_the_cell(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, groups: set[str]
+) -> None:
+    """In it nobody can install anything. What takes a lab down installs nothing."""
+    asked: list[str] = []
+    monkeypatch.delenv(namespace.NET_CORE, raising=False)
+    monkeypatch.setattr(sys, "argv", ["start.py", *words.split()])
+    monkeypatch.setattr(cell.host, "can_run", lambda: None)
+    monkeypatch.setattr(cell.needs, "ensure", lambda *groups, **_: asked.extend(groups))
+    monkeypatch.setattr(cell, "call", lambda *_, **__: 0)
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
+    takes_down = words.startswith("lab.clean")
+    with pytest.raises(SystemExit):
+        cell.enter(start=not takes_down, used=takes_down)
+    assert set(asked) == groups
+
+
 def test_program_ends_with_a_killed_caller(root: Path) -> None:
     mark = uuid.uuid4().hex
     waits = f"echo ready; while :; do sleep 0.05; done # {mark}"
@@ -126,8 +161,8 @@ def test_root_of_a_guest_is_nobody_outside(root: Path) -> None:
     assert set(uids) == {str(cell.first_ids()[0])}
 
 
-def of_this_machine(root: Path, index: int) -> dict[str, object]:
-    """What a lab could change here."""
+def machine_state(root: Path, index: int) -> dict[str, object]:
+    """This machine's settings, interfaces, tables, mounts and files of /etc."""
     settings = {name: Path("/proc/sys", name) for name in SETTINGS}
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=False)
     return {
@@ -142,7 +177,7 @@ def of_this_machine(root: Path, index: int) -> dict[str, object]:
 def test_lab_up_and_down_leave_this_machine_as_it_was(root: Path) -> None:
     index = settings.current().index
     environment = {**os.environ, "KILN_LAB_STATE": str(root), "KILN_LAB_INDEX": str(index)}
-    before = of_this_machine(root, index)
+    before = machine_state(root, index)
     invoke = {"cwd": ROOT, "env": environment, "capture_output": True}
     up = subprocess.run(["./invoke", "lab.up"], check=False, **invoke)
     assert up.returncode == 0, up.stderr
@@ -152,16 +187,16 @@ def test_lab_up_and_down_leave_this_machine_as_it_was(root: Path) -> None:
     own = {f"kiln-lab-{process}" for process in processes(f"lab.daemon.cell\0{root}")}
     groups = [each for each, _, _ in os.walk("/sys/fs/cgroup") if Path(each).name in own]
     assert groups or os.geteuid(), "it has a control group"
-    assert of_this_machine(root, index) == before
+    assert machine_state(root, index) == before
     down = subprocess.run(["./invoke", "lab.down"], check=False, **invoke)
     assert down.returncode == 0, down.stderr
     deadline = time.monotonic() + 30
     while (
-        of_this_machine(root, index) != before
+        machine_state(root, index) != before
         or processes(str(root))
         or any(map(os.path.exists, groups))
     ):
-        assert time.monotonic() < deadline, (of_this_machine(root, index), processes(str(root)))
+        assert time.monotonic() < deadline, (machine_state(root, index), processes(str(root)))
         time.sleep(0.1)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", 4599 + index), timeout=10)
