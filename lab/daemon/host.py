@@ -1,4 +1,4 @@
-"""The lab's requirements of this machine: Linux, namespaces, overlays, a bridge."""
+"""The lab's requirements of this machine: Linux, user namespaces, overlays."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ def can_have_disks(lab: Lab) -> None:
             check=False,
         )
     if done.returncode != 0:
-        reason = done.stderr.strip().removeprefix("lab: ")
         kind = run("stat", "--file-system", "--format=%T", str(lab.root), check=False).strip()
         raise operation_failed(
-            f"this machine cannot give guests a user namespace with disks: {reason}",
-            hint=f"the lab's folder is on {kind}; it needs ext4, xfs or btrfs: set KILN_LAB_STATE "
-            "to another disk",
+            f"this machine cannot give guests a user namespace with disks: {done.stderr.strip()}",
+            hint=f"the lab's folder is on {kind}; if that is not ext4, xfs or btrfs, set "
+            "KILN_LAB_STATE to another disk; see docs/troubleshooting.md",
         )
 
 

@@ -281,7 +281,7 @@ def test_state_folder_that_cannot_hold_disks_is_refused(tmp_path: Path) -> None:
         lab.instances.mkdir(parents=True)
         with pytest.raises(KilnError, match="cannot give guests a user namespace") as error:
             host.can_have_disks(lab)
-        assert "folder is on overlayfs; it needs ext4, xfs or btrfs" in str(error.value)
+        assert "folder is on overlayfs; if that is not ext4, xfs or btrfs" in str(error.value)
         assert not list(lab.instances.iterdir())
     finally:
         subprocess.run(["umount", str(merged)], check=True)
