@@ -133,7 +133,7 @@ def test_changed() -> dict[str, Any]:
     parts = {}
     if near:
         # One file for both cores.
-        parts["next to the change"] = _unit_tests(["--dist", "load", "-m", "not all"], near)
+        parts["next to the change"] = _unit_tests(["-m", "not all"], near, by="load")
     if far:
         parts["fast tests of what uses it"] = _unit_tests(["-m", "not slow and not all"], far)
     failed = [status for status in parts.values() if status not in (0, _NONE)]
@@ -171,9 +171,11 @@ def _why_no_lab() -> str:
     return ""
 
 
-def _unit_tests(chosen: list[str], files: Sequence[str] = ("tests/unit",)) -> int:
+def _unit_tests(
+    chosen: list[str], files: Sequence[str] = ("tests/unit",), by: str = "loadfile"
+) -> int:
     # A file in one process: its tests share what they have set up.
-    several = ["-n", str(_processes()), "--dist", "loadfile"]
+    several = ["-n", str(_processes()), "--dist", by]
     return run_pytest([*files, *several, *chosen], lab=_LAB_FOR_UNIT_TESTS)
 
 

@@ -25,7 +25,7 @@ AL = [name for name in bases.ids() if distros.spec(name)["family"] == "al"]
 
 
 def inside(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    # What a command leaves in a base belongs to guests.
+    # Guests own the files of a base, and what a command in it makes.
     command = (*namespace.program(), "chroot", str(root), *command)
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
