@@ -95,7 +95,8 @@ def test(
         log("left out by --quick: tests/lab, the other linters, and tests marked slow")
     else:
         needs.ensure("lint", "packer", "ssh", "tests", install=True, say=log)
-        browser_if_there_is_one()
+        if everything:
+            browser_if_there_is_one()
         log(f"Packer of this run: {packers.in_words()}")
         chosen += [] if everything else ["-m", "not all"]
         if lab and (why := _why_no_lab()):

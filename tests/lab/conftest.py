@@ -30,7 +30,6 @@ from devel import packers, testing
 from devel.testbed import (
     PRIVATE_KEY,
     inventory,
-    slim_checkout,
     slim_matrix,
     users_environment,
 )
@@ -45,7 +44,7 @@ from tests import surroundings
 from tests.unit import commands
 from tests.unit.rows import row
 
-__all__ = ["PRIVATE_KEY", "inventory", "slim_checkout", "slim_matrix", "users_environment"]
+__all__ = ["PRIVATE_KEY", "inventory", "slim_matrix", "users_environment"]
 
 os.environ["KILN_LAB_STATE"] = str(settings.current().root)
 surroundings.replace()

@@ -31,10 +31,11 @@ from conftest import (
     inventory,
     launching,
     plain_client,
-    slim_checkout,
     users_environment,
 )
 
+from devel.testbed import bare_checkout
+from kiln import components
 from kiln.base.progress import Progress
 from kiln.cli.acceptance_steps import usual_row
 from kiln.matrix import load
@@ -68,9 +69,13 @@ class Built:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of this checkout, whose lock file is written to."""
+    """A copy of this checkout, whose lock file is written to. All is baked, but little is checked:
+    what the checks find is test_build.py's."""
     keep = ("nvidia-repo", "efa", "aws-hw-monitor", "cloudwatch-agent")
-    copy = slim_checkout(tmp_path_factory.mktemp("aws"), *keep)
+    baked = {component.name for component in components.everything()}
+    copy = bare_checkout(
+        tmp_path_factory.mktemp("aws"), *keep, baked=baked, checked=["nvidia-driver", "hygiene"]
+    )
     lock = copy / "amis.lock.yaml"
     # The vendors' real hashes are not those of the lab's packages.
     known = yaml.safe_load(lock.read_text())

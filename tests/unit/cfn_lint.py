@@ -3,11 +3,6 @@ takes as long as a template."""
 
 from __future__ import annotations
 
-import pytest
-
-# Its tests share what it has read.
-together = pytest.mark.xdist_group("cfn-lint")
-
 
 def mistakes(template: str, *regions: str) -> list[str]:
     """What cfn-lint says against a template in these regions."""

@@ -17,7 +17,7 @@ from tests.unit.catalog import sample_catalog
 from tests.unit.catalog.sample_catalog import ARM, EKS, HOSTILE
 
 # One browser and one site for all tests of this file.
-pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.all]
 IMAGES = 40
 AXE = ROOT / "tests" / "data" / "axe" / "axe.min.js"
 WHEN_THERE = (

@@ -53,7 +53,6 @@ def test_documents_are_the_committed_examples() -> None:
         assert text == (EXAMPLES / name).read_text(encoding="utf-8"), name
 
 
-@cfn_lint.together
 @pytest.mark.parametrize(
     ("kind", "line"),
     [

@@ -165,12 +165,7 @@ def info(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return written
 
 
-# Each process of the tests would ask this machine for all its packages.
-of_this_machine = pytest.mark.xdist_group("version-info")
-
-
 @pytest.mark.slow
-@of_this_machine
 def test_version_info_lists_upgradable_packages(info: dict[str, Any]) -> None:
     assert info["upgradable"] == [
         {
@@ -184,7 +179,6 @@ def test_version_info_lists_upgradable_packages(info: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@of_this_machine
 def test_schema_describes_what_is_written(info: dict[str, Any]) -> None:
     AS_PUBLISHED.check_schema(PUBLISHED)
     AS_PUBLISHED.validate(json.loads(json.dumps(a_record(versions=info).to_dict())))
@@ -203,7 +197,6 @@ def few(info: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@of_this_machine
 @pytest.mark.parametrize(
     ("path", "value"),
     [

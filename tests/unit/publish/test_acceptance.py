@@ -90,7 +90,9 @@ def test_walk_leaves_only_what_was_there(client: Client, asked: Acceptance) -> N
 
 
 @pytest.mark.parametrize(
-    "broken", ["RunInstances", "ModifyImageAttribute", "PutParameter", "CreateLaunchTemplate"]
+    # The first call that makes something, and the last.
+    "broken",
+    ["RunInstances", "CreateLaunchTemplate"],
 )
 def test_refused_call_leaves_nothing_behind(client: Client, asked: Acceptance, broken: str) -> None:
     before = left(client)

@@ -322,7 +322,6 @@ def test_failed_batch_is_retried_once(stubbed: Any) -> None:
     assert messages[-1] == "CodeBuild ended the batch as timed out"
 
 
-@cfn_lint.together
 def test_cfn_lint_takes_the_template() -> None:
     text = codebuild.CODEBUILD_TEMPLATE.read_text()
     assert cfn_lint.mistakes(text, "us-east-1") == []

@@ -45,7 +45,6 @@ def resources(kind: str, **settings: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-@cfn_lint.together
 def test_cfn_lint_takes_the_template() -> None:
     """With much and with little in it."""
     little = Telemetry(profile="none", aggregate_by=(), retention_days=-1, efa=True, dcgm=True)
