@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # Seconds. EC2 documents no limit for a termination; minutes are usual.
 _TERMINATE_TIMEOUT = 600
-# How often EC2 is asked for an instance that it does not know.
-_LOOKS = 5
+# Seconds for which EC2 is asked for an instance that it does not know.
+_UNKNOWN = 10.0
 # EC2 says for a moment that a snapshot is in use after its AMI has been deregistered, a security
 # group or a volume after its instance has ended:
 # https://github.com/boto/boto3/issues/3019, https://github.com/hashicorp/packer/issues/278
@@ -179,7 +179,8 @@ def _has_not_ended(
     """
     from botocore.exceptions import ClientError
 
-    for _ in range(_LOOKS):
+    deadline = time.monotonic() + _UNKNOWN
+    while True:
         try:
             answer = client.describe_instances(InstanceIds=[instance_id])
         except ClientError as error:
@@ -188,10 +189,9 @@ def _has_not_ended(
         else:
             instance = answer["Reservations"][0]["Instances"][0]
             return instance["State"]["Name"] != "terminated"
-        if hurried():
-            break
+        if hurried() or time.monotonic() > deadline:
+            return False
         time.sleep(target.poll_seconds)
-    return False
 
 
 def _wait_until_ended(

@@ -298,7 +298,7 @@ def test_launched_instance_ends_before_its_tag_shows(
             if "Filters" in given:
                 return {"Reservations": []}
             by_id.append(operation)
-            if len(by_id) < 3:
+            if len(by_id) < 9:
                 fail(operation, "InvalidInstanceID.NotFound", "not yet")
         return call()
 
