@@ -96,6 +96,8 @@ def test(
     else:
         needs.ensure("lint", "packer", "ssh", "tests", install=True, say=log)
         if everything:
+            other = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
+            needs.ensure(f"emulate_{other}", install=True, say=log)
             browser_if_there_is_one()
         log(f"Packer of this run: {packers.in_words()}")
         chosen += [] if everything else ["-m", "not all"]
@@ -167,8 +169,7 @@ def _why_no_lab() -> str:
         host.can_run()
     except KilnError as error:
         return str(error)
-    other = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
-    needs.ensure("lab", f"emulate_{other}", install=True, say=log)
+    needs.ensure("lab", install=True, say=log)
     return ""
 
 

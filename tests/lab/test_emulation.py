@@ -54,12 +54,14 @@ def who(root: Path) -> int:
     return subprocess.run(command, check=False).returncode
 
 
+@pytest.mark.all
 @needs_qemu
 def test_a_program_runs_where_no_qemu_is_to_be_found(root: Path) -> None:
     emulation.ensure(OTHER)
     assert who(root) == NOBODY % 256
 
 
+@pytest.mark.all
 @needs_qemu
 def test_sudo_can_be_root_for_a_setuid_program_is_its_owners(root: Path) -> None:
     emulation.ensure(OTHER)
