@@ -51,7 +51,8 @@ def host() -> Archive:
     try:
         listing = run(
             *("apt-get", "-o", f"Dir::Cache::pkgcache={cache}"),
-            *("indextargets", "--format", _FIELDS),
+            # An ordinary user cannot write apt's own.
+            *("-o", "Dir::Cache::srcpkgcache=", "indextargets", "--format", _FIELDS),
         )
     except (CommandError, FileNotFoundError) as failure:
         raise operation_failed(f"cannot read this machine's apt sources: {failure}") from None

@@ -10,6 +10,7 @@ import pytest
 from kiln.base.errors import KilnError
 from lab.base import shell
 from lab.daemon import cell, host
+from lab.rootfs import aptsources
 
 
 @pytest.mark.parametrize(
@@ -54,3 +55,15 @@ def test_user_without_subordinate_ids_is_told_the_command(
 def test_failed_command_is_told_with_its_output() -> None:
     with pytest.raises(shell.CommandError, match="exit status 3: no"):
         shell.run("sh", "-c", "echo no; exit 3")
+
+
+def test_archive_is_found_by_who_cannot_write_apts_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = tmp_path / "apt.conf"
+    # Nobody makes a file there. What an image of Docker sets instead is left out.
+    cache = 'Dir::Cache::srcpkgcache "/proc/srcpkgcache.bin";'
+    configuration.write_text(f'{cache}\nDir::Etc::Parts "/nowhere";\n')
+    monkeypatch.setenv("APT_CONFIG", str(configuration))
+    monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path / "lab"))
+    assert aptsources.host().sources
