@@ -79,13 +79,14 @@ def enter(*, start: bool = False, used: bool = False) -> None:
     start = start or (used and lab.root.exists())
     if not start and not is_there(lab.root):
         return
+    groups: list[str] = []
     if start and not used:
         host.can_run()
         # In the cell nobody can install anything.
         also = {_GROUPS[end] for end in _GROUPS if any(word.endswith(end) for word in words)}
-        needs.ensure(
-            "packer", "ssh", "lab", *sorted(also), install="--no-install" not in words, say=log
-        )
+        groups = ["packer", "ssh", "lab", *sorted(also)]
+    # Also without a group: it adds to PATH the system's folders, which a user's may lack.
+    needs.ensure(*groups, install="--no-install" not in words, say=log)
     sys.stdout.flush()
     command = [sys.executable, "-S", *words]
     raise SystemExit(call(lab.root, command, port=lab.port))
