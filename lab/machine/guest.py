@@ -195,14 +195,18 @@ class Guest:
         self._off.set()
 
 
-def leader_of(nspawn: int) -> int | None:
-    """The process id of the guest's PID 1 below systemd-nspawn; None when there is none."""
-    for task in Path(f"/proc/{nspawn}/task").glob("*/children"):
+def leader_of(process: int) -> int | None:
+    """The process id of the guest's PID 1 below systemd-nspawn and what started it; None when there
+    is none."""
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in task.read_text().split():
-                # nspawn's own helper processes have other names.
-                if Path(f"/proc/{child}/comm").read_text().strip() == "systemd":
+                name = Path(f"/proc/{child}/comm").read_text().strip()
+                if name == "systemd":
                     return int(child)
+                # nspawn's own helper processes have other names.
+                if name == "systemd-nspawn":
+                    return leader_of(int(child))
     return None
 
 

@@ -40,7 +40,8 @@ ETC_FILES = "given"
 
 # <linux/sched.h>, <sys/mount.h>, <sys/prctl.h>
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_MS_NODEV, _MS_NOSUID, _MS_REC, _MS_SLAVE = 0x4, 0x2, 0x4000, 0x80000
+_CLONE_NEWPID, _CLONE_NEWNET = 0x20000000, 0x40000000
+_MS_NODEV, _MS_NOSUID, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 0x4, 0x2, 0x8, 0x4000, 0x80000
 _PR_SET_NO_NEW_PRIVS = 38
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -53,21 +54,27 @@ def program(*disk: Path | str) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Mount and run the command, which replaces this process; returns where that cannot be."""
+    """Mount and run the command; its exit status, unless it replaces this process."""
     cut = arguments.index("--")
+    command = list(arguments[cut + 1 :])
     try:
         take_ids()
-        if cut:
-            root = mount_disk(Path(arguments[0]), arguments[1:cut])
-            if not has_init(root):
-                sys.stderr.write("lab: kernel panic: the image has no init\n")
-                return NO_INIT
-        else:
+        if not cut:
             check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+        elif not has_init(mount_disk(Path(arguments[0]), arguments[1:cut])):
+            sys.stderr.write("lab: kernel panic: the image has no init\n")
+            return NO_INIT
+        else:
+            # From version 254 on systemd-nspawn mounts /proc and /sys, which takes processes and a
+            # network that are the user namespace's.
+            check(libc.unshare(_CLONE_NEWPID | _CLONE_NEWNET), "unshare")
+            if child := os.fork():
+                return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+            os.environ["SYSTEMD_LOG_TARGET"] = "console"  # the first process's default is another
     except OSError as error:
         sys.stderr.write(f"lab: the disk cannot be mounted: {error}\n")
         return 1
-    command = list(arguments[cut + 1 :])
     os.execvp(command[0], command)  # noqa: S606 - it becomes systemd-nspawn
     return 1  # not reached
 

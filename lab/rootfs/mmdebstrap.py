@@ -47,7 +47,7 @@ def make(
     """Make `tree` with the given options and OPTIONS; mmdebstrap's output goes to `log`.
 
     `lock` is the file of `alone`.
-    Raises operation_failed when mmdebstrap is missing or fails; `tree` is left as it is then.
+    Raises operation_failed when mmdebstrap fails; `tree` is left as it is then.
     """
     command = [
         "mmdebstrap",
@@ -58,19 +58,10 @@ def make(
         str(tree),
         *archive.lines(wide=False),
     ]
-    try:
-        with log.open("w") as output:
-            done = subprocess.run(
-                command,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(lock,),
-                check=False,
-            )
-    except FileNotFoundError:
-        raise operation_failed(
-            "mmdebstrap is not installed", hint="apt-get install mmdebstrap"
-        ) from None
+    with log.open("w") as output:
+        done = subprocess.run(
+            command, stdout=output, stderr=subprocess.STDOUT, pass_fds=(lock,), check=False
+        )
     if done.returncode != 0:
         messages = [line for line in log.read_text().splitlines() if line.startswith(("E:", "W:"))]
         reason = " / ".join(messages[-3:]) or "no output"
