@@ -21,7 +21,8 @@ _COPIED = ("etc", "var")
 # dpkg's setting of paths to leave out, in the tree while mmdebstrap makes it.
 _EXCLUDES = "/etc/dpkg/dpkg.cfg.d/kiln-lab-excludes"
 # Wraps dpkg in the tree so that it waits for no disk. Comes with mmdebstrap; needs
-# dpkg-architecture on the host.
+# dpkg-architecture on the host, and breaks a tree of Ubuntu (mmdebstrap 1.4.3): it reads only
+# SHA256 of what apt-get prints, which is SHA512 there.
 _EATMYDATA = Path("/usr/share/mmdebstrap/hooks/eatmydata/extract.sh")
 # Debian's byte-compiler of Python packages, and where it waits while mmdebstrap makes the tree:
 # a package's postinst calls it only where it is found.
@@ -68,7 +69,7 @@ def _common(home: Path, arch: str, say: Progress) -> Path:
     with mmdebstrap.alone(home, say) as lock:
         delete(making)
         try:
-            how = [*_options(), *without_syncs()]
+            how = [*_options(), *(without_syncs() if archive.origin == "debian" else ())]
             mmdebstrap.make(archive, arch, how, making, home / "mmdebstrap.log", lock)
         except KilnError:
             delete(making)
