@@ -13,9 +13,10 @@ import time
 from datetime import date
 from pathlib import Path
 
-# Where programs, caches and certificates are, which lab the tests use, and which tests.
+# Where programs, caches, certificates and the user's manager are, which lab the tests use, and which
+# tests.
 _KEPT = re.compile(
-    r"(PATH|USER|LOGNAME|TMPDIR|PYENV_ROOT|PYENV_VERSION|PACKER_PLUGIN_PATH)"
+    r"(PATH|USER|LOGNAME|TMPDIR|PYENV_ROOT|PYENV_VERSION|PACKER_PLUGIN_PATH|XDG_RUNTIME_DIR)"
     r"|(SSL|REQUESTS|CURL|PIP|UV|PYTEST)_\w+"
     r"|\w+_(proxy|PROXY)"
     r"|KILN_(?!AWS_|BUILD_DIR|CWD|EXPECT|INDEXES|LAB_PORT|LAB_VENDORS|LOCK|MATRIX|MIRRORS|OVERLAY"
