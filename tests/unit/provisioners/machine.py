@@ -23,8 +23,9 @@ class Machine:
         for path in (PROVISIONERS / "lib").iterdir():
             (self.kiln / "lib" / path.name).symlink_to(path)
         self.bin.mkdir()
-        # Between two tries.
-        self.command("sleep", "")
+        # Between two tries, and what would change the machine that tests.
+        for name in ("sleep", "systemctl"):
+            self.command(name, "")
         self.environment = {
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "KILN_DIR": str(self.kiln),
