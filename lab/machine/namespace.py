@@ -65,8 +65,8 @@ def main(arguments: Sequence[str]) -> int:
             sys.stderr.write("lab: kernel panic: the image has no init\n")
             return NO_INIT
         else:
-            # From version 254 on systemd-nspawn mounts /proc and /sys, which takes processes and a
-            # network that are the user namespace's.
+            # systemd-nspawn 255 mounts /proc and /sys here, which 252 does not: it takes processes
+            # and a network that are the user namespace's.
             check(libc.unshare(_CLONE_NEWPID | _CLONE_NEWNET), "unshare")
             if child := os.fork():
                 return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
