@@ -62,7 +62,7 @@ def ensure(*groups: str, install: bool, say: Callable[[str], None]) -> None:
     for words in (["update"], install_them):
         done = _apt_get(sudo, words)
         if done.returncode:
-            output = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+            output = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
             raise operation_failed(
                 f"apt-get {' '.join(words)} failed: {output[-1] if output else done.returncode}",
                 hint=f"repair apt, or install by hand: {line}",

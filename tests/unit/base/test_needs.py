@@ -58,7 +58,7 @@ def test_no_install_gives_the_line_to_run(machine: Path) -> None:
     ("apt", "reason"),
     [
         (None, "apt-get is not available"),
-        ('echo "E: Unable to lock the list directory" >&2; exit 100', "E: Unable to lock"),
+        ('echo "E: Unable to lock the directory" >&2; echo Reading; exit 100', "E: Unable to lock"),
     ],
 )
 def test_failed_installation_has_its_reason(machine: Path, apt: str | None, reason: str) -> None:
