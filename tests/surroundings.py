@@ -13,7 +13,7 @@ import time
 from datetime import date
 from pathlib import Path
 
-# Where programs, caches, certificates and the user manager are, which lab the tests use, and which.
+# Where programs, caches, certificates and the user manager are, which lab and which tests are run.
 _KEPT = re.compile(
     r"(PATH|USER|LOGNAME|TMPDIR|PYENV_ROOT|PYENV_VERSION|PACKER_PLUGIN_PATH|XDG_RUNTIME_DIR)"
     r"|(SSL|REQUESTS|CURL|PIP|UV|PYTEST)_\w+"

@@ -15,13 +15,6 @@ import pytest
 from mig_guest import Machine, lay_down
 
 pytestmark = guests.IN_CELL
-# One GPU of each architecture: how many slices of the smallest kind it has, whether it forgets its
-# mode at a reboot.
-MACHINES = {
-    "p4d.24xlarge": ("1g.5gb", False),
-    "p5.48xlarge": ("1g.10gb", True),
-    "p6-b200.48xlarge": ("1g.23gb", True),
-}
 
 
 @pytest.fixture
@@ -29,15 +22,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     """A p4d.24xlarge, not booted yet."""
     with guests.made(Machine, tmp_path) as guest:
         lay_down(guest)
-        yield guest
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """One that runs, for the tests in which every GPU takes its turn."""
-    with guests.made(Machine, tmp_path_factory.mktemp("mig")) as guest:
-        lay_down(guest)
-        guest.boot()
         yield guest
 
 
@@ -51,35 +35,27 @@ def test_the_boot_makes_the_slices_before_kubelet_starts(machine):
     assert int(done) < int(started)
 
 
-@pytest.mark.parametrize(
-    "instance_type",
-    # One is enough for every day: test_mig_first_boot.py has a p4d.24xlarge.
-    [
-        pytest.param("p4d.24xlarge", marks=pytest.mark.all),
-        pytest.param("p5.48xlarge", marks=pytest.mark.all),
-        "p6-b200.48xlarge",
-    ],
-)
-def test_unit_makes_each_layout_once_and_again_after_a_reboot(running, instance_type):
-    """Instances are lost on every GPU; the mode persists only on Ampere."""
-    profile, forgets_mode = MACHINES[instance_type]
-    running.gpus(instance_type)
+def test_unit_makes_each_layout_once_and_again_after_a_reboot(machine):
+    """Instances are lost on every GPU, the mode on those that are newer than Ampere.
+    test_mig_first_boot.py has a p4d.24xlarge, which keeps it."""
+    machine.boot()
+    machine.gpus("p6-b200.48xlarge")
     for label, layout in (
         ("all-enabled", (True, ())),
-        (f"all-{profile}", (True, ((profile, 7),))),
+        ("all-1g.23gb", (True, (("1g.23gb", 7),))),
         ("all-disabled", (False, ())),
-        (f"all-{profile}", (True, ((profile, 7),))),
+        ("all-1g.23gb", (True, (("1g.23gb", 7),))),
     ):
-        running.apply(label)
-        assert running.state() == {layout}, label
-        assert running.verify()["ok"] is True, label
-    running.changes()
-    running.restart()
-    assert running.changes() == [], "a second apply changed something"
-    running.reboot()
-    assert running.state() == {layout}
-    commands = running.changes()
-    assert any("-mig" in c for c in commands) == forgets_mode
+        machine.apply(label)
+        assert machine.state() == {layout}, label
+        assert machine.verify()["ok"] is True, label
+    machine.changes()
+    machine.restart()
+    assert machine.changes() == [], "a second apply changed something"
+    machine.reboot()
+    assert machine.state() == {layout}
+    commands = machine.changes()
+    assert any("-mig" in c for c in commands)
     assert any("-cgi" in c for c in commands)
 
 

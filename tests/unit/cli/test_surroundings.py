@@ -33,15 +33,9 @@ def usual() -> list[tuple[int, str]]:
     return answers({})
 
 
-# One with all that can be together, and each of the others. With colors forced none is forbidden.
-CALLERS = {
-    "odd": surroundings.ODD,
-    **{
-        name: variables
-        for name, variables in surroundings.CALLERS.items()
-        if name == "no-colors" or not variables.items() <= surroundings.ODD.items()
-    },
-}
+# All variables that can be together, and the others.
+OTHERS = ("no-colors", "unknown-profile", "region", "turkish")
+CALLERS = {"odd": surroundings.ODD, **{name: surroundings.CALLERS[name] for name in OTHERS}}
 
 
 @pytest.mark.parametrize("caller", CALLERS)
