@@ -196,8 +196,8 @@ class Guest:
 
 
 def leader_of(process: int) -> int | None:
-    """The process id of the guest's PID 1 below systemd-nspawn and what started it; None when there
-    is none."""
+    """The process id of the guest's PID 1 below a process, which is systemd-nspawn or has started
+    it; None when there is none."""
     for task in Path(f"/proc/{process}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in task.read_text().split():
