@@ -265,10 +265,17 @@ def test_persistenced_keeps_running_on_hopper(p5):
     assert "start --no-block nvidia-dcgm" in p5.systemctl_log()
 
 
-def test_services_that_a_killed_run_stopped_are_started(p4d):
-    p4d.write("/run/gpu-mig/stopped-services.json", '{"services": ["nvidia-dcgm"]}')
-    p4d.json("apply", "all-balanced")
-    assert "start --no-block nvidia-dcgm" in p4d.systemctl_log()
+@pytest.mark.parametrize("then", ["apply all-balanced", "restore-services"])
+def test_services_that_a_killed_run_stopped_are_started(p4d, then):
+    """By the next run, and by the unit's ExecStopPost."""
+    p4d.active("nvidia-dcgm")
+    p4d.faults(**BUSY)
+    p4d.program("systemctl", SYSTEMCTL.replace("stop)", "stop) kill -9 $PPID;"))
+    assert p4d.run("apply", "all-balanced").returncode == -9
+    p4d.program("systemctl", SYSTEMCTL)
+    p4d.faults()
+    assert p4d.run(*then.split()).returncode == 0
+    assert p4d.systemctl_log().count("start --no-block nvidia-dcgm") == 1
     assert not (p4d.root / "run/gpu-mig/stopped-services.json").exists()
 
 

@@ -162,6 +162,12 @@ def test_mig_runs_between_driver_daemons_and_users() -> None:
     assert "kiln-mig.service" not in agent["After"]
 
 
+def test_monitor_that_cannot_start_is_tried_every_ten_seconds() -> None:
+    """For ever, and not every second: each start fails while the root is read-only."""
+    unit = words("kiln-xid.service")
+    assert (unit["RestartSec"], unit["StartLimitInterval"]) == (["10"], ["0"])
+
+
 def test_units_after_cloud_init_know_its_newer_name() -> None:
     for path in UNITS.rglob("*"):
         if path.is_file() and "cloud-init.service" in path.read_text():
