@@ -155,6 +155,21 @@ def test_the_monitors_lock_is_waited_for(tmp_path: Path) -> None:
     assert (status, len(result)) == (0, 1)
 
 
+def test_invalid_configuration_keeps_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, spool, wrong = (tmp_path / name for name in ("gpuevent.log", "spool", "gpu-xid.json"))
+    spool.mkdir()
+    wrong.write_text('{"hooks": {"timeout": 9}}')
+    monkeypatch.setitem(health.config.DEFAULTS, "log", str(log))
+    monkeypatch.setattr(health.hooks.Spool.__init__, "__defaults__", (str(spool),))
+    monkeypatch.setattr(health.hooks, "executables", lambda directory: ["hook"])
+    program = smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3")
+    assert health.main(str(wrong), program) == 0  # the GPUs were asked
+    assert "timeout" in capsys.readouterr().err
+    assert [path.read_text() for path in spool.iterdir()] == [log.read_text()]
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_finding_reaches_the_hooks_or_is_said(
     tmp_path: Path,
