@@ -162,8 +162,8 @@ def test_mig_runs_between_driver_daemons_and_users() -> None:
     assert "kiln-mig.service" not in agent["After"]
 
 
-def test_monitor_that_cannot_start_is_tried_every_ten_seconds() -> None:
-    """For ever, and not every second: each start fails while the root is read-only."""
+def test_monitor_is_started_every_ten_seconds_for_ever() -> None:
+    """While the root is read-only each start fails."""
     unit = words("kiln-xid.service")
     assert (unit["RestartSec"], unit["StartLimitInterval"]) == (["10"], ["0"])
 

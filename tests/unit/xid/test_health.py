@@ -50,10 +50,10 @@ def smi(folder: Path, rows: str = GOOD_ROW, **answers: str) -> str:
     return str(script)
 
 
-def events(folder: Path, program: str) -> tuple[int, list[dict[str, Any]]]:
+def events(folder: Path, program: str, **more: Any) -> tuple[int, list[dict[str, Any]]]:
     """(exit status, event log) of one `gpu-xid health`."""
     log = folder / "gpuevent.log"
-    (folder / "gpu-xid.json").write_text(json.dumps({"log": str(log)}))
+    (folder / "gpu-xid.json").write_text(json.dumps({"log": str(log), **more}))
     status = health.main(str(folder / "gpu-xid.json"), program)
     rows = log.read_text().splitlines() if log.exists() else []
     return status, [json.loads(row) for row in rows]
@@ -155,37 +155,27 @@ def test_the_monitors_lock_is_waited_for(tmp_path: Path) -> None:
     assert (status, len(result)) == (0, 1)
 
 
-def test_invalid_configuration_keeps_the_defaults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log, spool, wrong = (tmp_path / name for name in ("gpuevent.log", "spool", "gpu-xid.json"))
-    spool.mkdir()
-    wrong.write_text('{"hooks": {"timeout": 9}}')
-    monkeypatch.setitem(health.config.DEFAULTS, "log", str(log))
-    monkeypatch.setattr(health.hooks.Spool.__init__, "__defaults__", (str(spool),))
-    monkeypatch.setattr(health.hooks, "executables", lambda directory: ["hook"])
-    program = smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3")
-    assert health.main(str(wrong), program) == 0  # the GPUs were asked
-    assert "timeout" in capsys.readouterr().err
-    assert [path.read_text() for path in spool.iterdir()] == [log.read_text()]
-
-
-@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize(("there", "more"), [(True, {}), (False, {}), (True, {"wrong": 1})])
 def test_finding_reaches_the_hooks_or_is_said(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     there: bool,
+    more: dict[str, Any],
 ) -> None:
-    """Without the folder as on a machine whose kiln-xid.service, which makes it, is masked."""
+    """Without the folder as on a machine whose kiln-xid.service, which makes it, is masked; with an
+    invalid configuration the defaults hold."""
+    monkeypatch.setitem(health.config.DEFAULTS, "log", str(tmp_path / "gpuevent.log"))
     spool = tmp_path / "spool"
     if there:
         spool.mkdir()
     monkeypatch.setattr(health.hooks.Spool.__init__, "__defaults__", (str(spool),))
     monkeypatch.setattr(health.hooks, "executables", lambda directory: ["hook"])
-    status, rows = events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"))
+    status, rows = events(tmp_path, smi(tmp_path, "A100, 00000000:10:1C.0, 1, 0, 0, 3"), **more)
     assert status == int(not there)
+    said = capsys.readouterr().err
+    assert ("'wrong'" in said) == bool(more)
     if there:
         assert [json.loads(path.read_text()) for path in spool.iterdir()] == rows
     else:
-        assert f"1 events did not reach the hooks: {spool}" in capsys.readouterr().err
+        assert f"1 events did not reach the hooks: {spool}" in said
