@@ -27,7 +27,10 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
+from kiln import facts
 from kiln.base.paths import ROOT, RUNTIME, runtime_module
+from kiln.mig import check
+from kiln.mig.profiles import gpu_types
 from lab.vendors.standins.nvidia_smi import install
 from tests import standins
 
@@ -345,8 +348,26 @@ def _instead(machine: Machine, real: Callable[..., Any], kill_after: int) -> Cal
     return call
 
 
+def layouts(gpu: str, driver: str) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+    """Every layout of a GPU with a driver, and the full ones: nothing can be added to them."""
+    (known,) = (row for row in facts.table("mig")["gpus"] if row["gpu"] == gpu)
+    since, branch = known.get("since_driver", {}), int(driver.partition(".")[0])
+    names = [
+        name for name in sorted(gpu_types()[gpu].profiles) if int(since.get(name, 0)) <= branch
+    ]
+    fits = list(check.all_layouts(gpu_types()[gpu], names))
+    parts = {(*c[:i], c[i] - 1, *c[i + 1 :]) for c in fits for i in range(len(c))}
+
+    def named(counts: tuple[int, ...]) -> dict[str, int]:
+        return {name: n for name, n in zip(names, counts, strict=True) if n}
+
+    return list(map(named, fits)), [named(counts) for counts in fits if counts not in parts]
+
+
 @contextmanager
-def in_process(root: Path, instance_type: str, gpus: int = 2) -> Iterator[InProcess]:
+def in_process(
+    root: Path, instance_type: str, gpus: int = 2, driver: str = "580.105.08"
+) -> Iterator[InProcess]:
     """An InProcess on a machine whose stand-in has no state yet; `root` is its root.
 
     Only the first `gpus` of the machine are shown: what holds for two GPUs holds for eight.
@@ -355,7 +376,7 @@ def in_process(root: Path, instance_type: str, gpus: int = 2) -> Iterator[InProc
 
     shutil.rmtree(root, ignore_errors=True)
     with _at(root), _in_memory():
-        box.write_json(box.DRIVER, {"version": "580.105.08", "cuda": "13.0"})
+        box.write_json(box.DRIVER, {"version": driver, "cuda": "13.0"})
         box.write_json(box.FAULTS, {"hide": list(range(gpus, 16))})
         box.write_json(box.INSTANCE, {"instance_type": instance_type, "instance_id": "i-0test"})
         yield InProcess()

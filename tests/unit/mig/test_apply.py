@@ -446,17 +446,6 @@ def test_killed_after_any_command_next_run_ends_as_wanted(tmp_path, instance_typ
     assert n > 4  # there was no nth command
 
 
-def test_the_next_start_repairs_what_a_killed_program_left(p4d):
-    """As above with real processes: the stand-in kills its parent."""
-    p4d.settings(MIG_CONFIG="all-1g.5gb")
-    p4d.json("apply", "all-balanced")
-    p4d.faults(rules=[{"match": ["-dgi"], "after": True, "kill_parent": True}])
-    assert p4d.start("apply", "--boot").returncode == -9
-    (p4d.root / "etc/kiln-lab/nvidia-smi-faults.json").unlink()
-    p4d.json("apply", "--boot")
-    assert p4d.json("verify")["ok"] is True
-
-
 def test_a_second_gpu_mig_waits_its_turn_by_being_refused(p4d):
     import fcntl
 

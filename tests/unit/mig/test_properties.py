@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
@@ -10,10 +11,9 @@ from hypothesis import strategies as st
 
 from kiln import facts
 from kiln.base.paths import RUNTIME, runtime_module
-from kiln.mig import check
 from kiln.mig.profiles import gpu_types
 from lab.vendors.standins.nvidia_smi import install
-from tests.unit.mig.machine import in_process
+from tests.unit.mig.machine import in_process, layouts
 from tests.unit.searches import examples
 
 applying = runtime_module("gpu_mig.apply")
@@ -44,39 +44,40 @@ def as_label(entries) -> object:
     return config.labels_of({"version": "v1", "mig-configs": {"x": entries}}, "x.json")["x"]
 
 
-# The layouts that a GPU of each kind can hold.
-layouts_of = {
-    gpu: [
-        check.expand(sorted(gpu_types()[gpu].profiles), counts)
-        for counts in check.all_layouts(gpu_types()[gpu], sorted(gpu_types()[gpu].profiles))
-    ]
-    for gpu in ("A100-40GB", "H100-80GB", "RTX-PRO-6000-96GB")
+# GPU, driver → how many layouts are full: nothing can be added. Driver 510 has no 1g.10gb.
+FULL = {
+    ("A100-40GB", "510.47.03"): 20,
+    ("A100-40GB", "580.105.08"): 44,
+    ("H100-80GB", "580.105.08"): 44,
+    ("RTX-PRO-6000-96GB", "580.105.08"): 64,
 }
+LAYOUTS = {machine: layouts(*machine) for machine in FULL}
 
 
 @st.composite
 def journeys(draw):
-    """A GPU and two to four layouts it goes through, each GPU of the machine in its own way."""
-    gpu = draw(st.sampled_from(sorted(layouts_of)))
+    """A GPU with a driver and two to four layouts, each GPU of the machine in its own way."""
+    machine = draw(st.sampled_from(sorted(LAYOUTS)))
     stops = []
     for _ in range(draw(st.integers(2, 4))):
         entries = []
         for index in range(2):
-            layout = draw(st.sampled_from(layouts_of[gpu]))
+            layout = draw(st.sampled_from(LAYOUTS[machine][0]))
             enabled = bool(layout) or draw(st.booleans())
             entry = {"devices": [index], "mig-enabled": enabled}
             if enabled:
-                entry["mig-devices"] = {p: layout.count(p) for p in layout}
+                entry["mig-devices"] = layout
             entries.append(entry)
         stops.append(as_label(entries))
-    return gpu, stops
+    return machine, stops
 
 
 @examples(20)
 @given(journey=journeys())
 def test_any_layout_is_reached_from_any_other(tmp_path_factory, journey):
-    gpu, stops = journey
-    with in_process(tmp_path_factory.getbasetemp() / "journey", TYPES[gpu]) as smi:
+    (gpu, driver), stops = journey
+    root = tmp_path_factory.getbasetemp() / "journey"
+    with in_process(root, TYPES[gpu], driver=driver) as smi:
         for label in stops:
             apply(smi, label)
             wanted = target.resolve(label, smi.gpus())
@@ -84,6 +85,17 @@ def test_any_layout_is_reached_from_any_other(tmp_path_factory, journey):
             done = len(smi.changes)
             assert apply(smi, label)[0] == []
             assert len(smi.changes) == done
+
+
+@pytest.mark.parametrize(("gpu", "driver"), FULL)
+def test_every_layout_is_applied(tmp_path, gpu, driver):
+    every, full = LAYOUTS[gpu, driver]
+    assert len(full) == FULL[gpu, driver]
+    with in_process(tmp_path / "layouts", TYPES[gpu], driver=driver) as smi:
+        for layout in every:
+            label = as_label([{"devices": "all", "mig-enabled": True, "mig-devices": layout}])
+            apply(smi, label)
+            assert plan.differences(smi.gpus(), target.resolve(label, smi.gpus())) == [], layout
 
 
 # With the models that EC2 does not offer → the lab's machine.
@@ -96,41 +108,23 @@ MACHINES = TYPES | {
 
 @pytest.mark.parametrize("gpu", sorted(MACHINES))
 def test_every_label_of_a_gpu_is_applied(tmp_path, gpu):
-    """And changed to every other label, on one GPU of each kind."""
     with in_process(tmp_path / "labels", MACHINES[gpu]) as smi:
         machine = smi.gpus()
         labels = fitting_labels(machine, gpu_types()[gpu])
         assert len(labels) >= 8
-        names = sorted(labels)
-        for name in every_change(names) if gpu in layouts_of else names:
+        for name in sorted(labels):
             apply(smi, labels[name])
             wanted = target.resolve(labels[name], machine)
             assert plan.differences(smi.gpus(), wanted) == [], name
 
 
-def every_change(names):
-    """A walk that goes from every name to every other: from each to all later ones and back."""
-    return [
-        stop
-        for i, here in enumerate(names)
-        for stop in [here, *(s for other in names[i + 1 :] for s in (other, here))]
-    ]
-
-
 def fitting_labels(machine, kind) -> dict:
     """The labels of the map and of the GPU that this GPU can hold."""
-    found = {
-        name: target.find(LABELS, name, machine, gpu_types())
-        for name in sorted({*LABELS, *target.labels_of([kind])})
-    }
-    return {name: label for name, label in found.items() if _fits(label, machine, kind)}
-
-
-def _fits(label, machine, kind) -> bool:
-    try:
-        wanted = target.resolve(label, machine)
-        for item in wanted.values():
-            target.check(item, kind)
-    except MigError:
-        return False
-    return True
+    found = {}
+    for name in sorted({*LABELS, *target.labels_of([kind])}):
+        label = target.find(LABELS, name, machine, gpu_types())
+        with contextlib.suppress(MigError):
+            for wanted in target.resolve(label, machine).values():
+                target.check(wanted, kind)
+            found[name] = label
+    return found
