@@ -48,6 +48,8 @@ def test_kill_9_and_restart_lose_and_repeat_nothing(guest: Guest) -> None:
     guest.run("systemctl", "start", UNIT)
     assert guest.until(lambda: len(guest.mine()) >= 150)
     assert guest.pids() == Counter(range(1, 151))
+    memory = guest.run("cat", f"/proc/{guest.show('MainPID')}/smaps_rollup")
+    assert int(memory.partition("\nPss:")[2].split()[0]) <= 10 * 1024  # kB
 
 
 def test_a_reboot_loses_nothing(guest: Guest) -> None:
