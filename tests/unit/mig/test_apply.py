@@ -129,6 +129,15 @@ def test_what_cannot_be_is_refused_and_nothing_is_touched(p5, arguments, says):
     assert changing(p5) == []
 
 
+def test_profile_newer_than_the_driver_is_refused(p4d):
+    p4d.write("/sys/module/nvidia/version", "510.47.03\n")
+    own(p4d, "own", {"mig-devices": {"1g.10gb": 4}})
+    for label, says in (("all-1g.10gb", "is for other GPUs"), ("own", "no MIG profile 1g.10gb")):
+        done = p4d.run("apply", label)
+        assert (done.returncode, changing(p4d)) == (2, [])
+        assert says in done.stderr
+
+
 def test_an_unknown_setting_is_named_with_its_line(p4d):
     p4d.write("/etc/default/gpu-mig", "# c\nMIG_CONFG=all-balanced\n")
     done = p4d.run("validate")

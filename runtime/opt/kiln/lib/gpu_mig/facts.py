@@ -11,6 +11,7 @@ import json
 import os
 from typing import Any, NamedTuple
 
+from . import paths
 from .errors import MigError
 
 PROFILES_JSON = os.path.join(os.path.dirname(os.path.abspath(__file__)), "profiles.json")
@@ -74,8 +75,14 @@ def _data() -> Any:
 
 
 def load() -> dict[str, GpuType]:
-    """Every GPU of profiles.json as {name: GpuType}."""
-    return {g["gpu"]: gpu_type(g, _data()["mode_change"]) for g in _data()["gpus"]}
+    """Every GPU of profiles.json as {name: GpuType}, without profiles newer than the driver."""
+    branch = int(paths.read("/sys/module/nvidia/version").partition(".")[0] or 9999)
+    known = {}
+    for gpu in _data()["gpus"]:
+        since = gpu.get("since_driver", {})
+        listed = [p for p in gpu["profiles"] if int(since.get(p["profile"], 0)) <= branch]
+        known[gpu["gpu"]] = gpu_type({**gpu, "profiles": listed}, _data()["mode_change"])
+    return known
 
 
 def load_without_mig() -> tuple[str, ...]:
