@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 from kiln.base import needs, processes
 from kiln.base.account import mirrored
 from kiln.base.errors import operation_failed
+from kiln.base.versions import at_least, below, newest, same
 from kiln.facts.tables import http_reason, table
 
-Version = tuple[int, int, int]
 FOLDER_1_6 = "packer-1.6"
 # For the rehearsal of `--target aws` on a machine without a network.
 TESTS_ALLOW_1_6 = "KILN_TESTS_ALLOW_PACKER_1_6_IN_AWS"
@@ -46,14 +46,14 @@ class Packer:
     """
 
     path: Path
-    version: Version
+    version: str
     plugin: str = ""
     plugin_folder: Path | None = None
 
     @property
     def has_plugins(self) -> bool:
         """Return True if it loads builders as plugins, and reads the whole folder."""
-        return self.version >= parse_version(table("packer")["minimum"])
+        return at_least(self.version, table("packer")["minimum"])
 
     @property
     def template(self) -> str:
@@ -71,7 +71,7 @@ class Packer:
 
     def __str__(self) -> str:
         plugin = f", plugin amazon {self.plugin or 'not installed'}" if self.has_plugins else ""
-        return f"Packer {'.'.join(map(str, self.version))} ({self.path}){plugin}"
+        return f"Packer {self.version} ({self.path}){plugin}"
 
 
 def find_packer(
@@ -93,13 +93,13 @@ def find_packer(
         version = _version_of(path)
         if version is None:
             refused.append(f"{path} is not HashiCorp's Packer")
-        elif version < parse_version(minimum) and not (for_lab and version == parse_version(lab)):
-            refused.append(f"Packer {'.'.join(map(str, version))} at {path} is too old")
+        elif below(version, minimum) and not (for_lab and same(version, lab)):
+            refused.append(f"Packer {version} at {path} is too old")
         else:
             return _with_plugin(Packer(path, version), install, say)
     if in_aws and not named:
         path = _fetched("packer", _cache(), install, say)
-        version = parse_version(table("packer")["releases"]["packer"]["version"])
+        version = table("packer")["releases"]["packer"]["version"]
         return _with_plugin(Packer(path, version), install, say)
     debian = f"apt-get install packer ({lab}), or " if for_lab else ""
     raise operation_failed(
@@ -137,12 +137,6 @@ def ask_packer(
         return processes.run(argv, cwd=folder, env=environment, timeout=timeout)
 
 
-def parse_version(text: str) -> Version:
-    """Return `1.15.1` as numbers that can be compared."""
-    major, minor, patch = (int(part) for part in text.split("."))
-    return major, minor, patch
-
-
 def on_path(name: str) -> list[Path]:
     """Return each program of that name once."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
@@ -150,14 +144,14 @@ def on_path(name: str) -> list[Path]:
     return [Path(path) for path in dict.fromkeys(found) if path]
 
 
-def _version_of(path: Path) -> Version | None:
+def _version_of(path: Path) -> str | None:
     """Return the version of HashiCorp's Packer; None if the binary is something else."""
     try:
-        done = ask_packer(Packer(path, (0, 0, 0)), [str(path), "version"], timeout=20)
+        done = ask_packer(Packer(path, "0"), [str(path), "version"], timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
     match = re.search(r"^Packer v(\d+\.\d+\.\d+)", done.stdout, re.MULTILINE)
-    return parse_version(match[1]) if match else None
+    return match[1] if match else None
 
 
 def _with_plugin(packer: Packer, install: bool, say: Callable[[str], None]) -> Packer:
@@ -167,10 +161,9 @@ def _with_plugin(packer: Packer, install: bool, say: Callable[[str], None]) -> P
     done = ask_packer(packer, [str(packer.path), "plugins", "installed"])
     found = re.findall(r"packer-plugin-amazon_v(\d+\.\d+\.\d+)_", done.stdout)
     wanted = table("packer")["plugin"]
-    floor, ceiling = parse_version(wanted["floor"]), parse_version(wanted["ceiling"])
-    fitting = [version for version in map(parse_version, found) if floor <= version < ceiling]
-    if fitting:
-        return replace(packer, plugin=".".join(map(str, max(fitting))))
+    floor, ceiling = wanted["floor"], wanted["ceiling"]
+    if plugin := newest(v for v in found if at_least(v, floor) and below(v, ceiling)):
+        return replace(packer, plugin=plugin)
     folder = _cache() / "plugins"
     binary = _fetched("plugin", folder / table("packer")["plugin"]["source"], install, say)
     # From 1.11 on Packer loads no plugin without this.

@@ -114,7 +114,7 @@ def found(*, in_aws: bool) -> str:
         assert error.exit_status == 1
         assert ("apt-get" in error.hint) == (not in_aws)
         return error.message
-    return f"{'.'.join(map(str, packer.version))} {packer.plugin}".strip()
+    return f"{packer.version} {packer.plugin}".strip()
 
 
 def test_named_packer_comes_before_path(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_aws_build_fetches_packer_and_plugin_once(
         "packer_1.15.4_linux_amd64.zip",
         "packer-plugin-amazon_1.8.2_linux_amd64.zip",
     ]
-    assert found == Packer(cache / "packer-1.15.4", (1, 15, 4), "1.8.2", cache / "plugins")
+    assert found == Packer(cache / "packer-1.15.4", "1.15.4", "1.8.2", cache / "plugins")
     assert found.environment({})["PACKER_PLUGIN_PATH"] == str(cache / "plugins")
     plugin = "packer-plugin-amazon_v1.8.2_x5.0_linux_amd64"
     placed = cache / "plugins" / "github.com" / "hashicorp" / "amazon" / plugin
@@ -322,7 +322,7 @@ def test_packer_is_killed_on_second_interrupt_only(tmp_path: Path, folder: Path,
         if event.text in ("started", "Cancelling build"):
             stop.set()
 
-    result = run(Packer(packer, (1, 6, 6)), folder, "", on_event=watch, stop=stop)
+    result = run(Packer(packer, "1.6.6"), folder, "", on_event=watch, stop=stop)
     assert result.interrupted
     assert (result.exit_status, result.cut_short) == (status, killed)
 

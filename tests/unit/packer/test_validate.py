@@ -155,7 +155,7 @@ def accepting(recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch) -> dict[st
         return ""
 
     monkeypatch.setattr(load, "load_recipes", lambda: recipes)
-    monkeypatch.setattr(program, "find_packer", lambda **_: Packer(Path("/nowhere"), (1, 6, 6)))
+    monkeypatch.setattr(program, "find_packer", lambda **_: Packer(Path("/nowhere"), "1.6.6"))
     monkeypatch.setattr(validation, "packer_validate", accepts)
     return shown
 
