@@ -164,7 +164,7 @@ def _end_instances(
         done.left += unconfirmed
     elif requested:
         with _noted(done, *unconfirmed):
-            _wait_until_ended(client, target, requested, hurried)
+            wait_until_ended(client, target, requested, hurried)
             done.removed += [f"instance {instance}" for instance in requested]
 
 
@@ -194,9 +194,11 @@ def _has_not_ended(
         time.sleep(target.poll_seconds)
 
 
-def _wait_until_ended(
-    client: EC2Client, target: Target, ids: list[str], hurried: Callable[[], bool]
+def wait_until_ended(
+    client: EC2Client, target: Target, ids: list[str], hurried: Callable[[], bool] = lambda: False
 ) -> None:
+    """Wait until these instances, whose end was requested, have ended, or `hurried` is true."""
+
     def sleep(seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -12,7 +12,7 @@ from kiln.base.errors import KilnError
 from kiln.base.tags import RUN_ID
 from kiln.base.vocabulary import read_stamp, utc_now
 from kiln.cloud import aws
-from kiln.cloud.cleanup import Resource, delete_resource, is_not_there
+from kiln.cloud.cleanup import Resource, delete_resource, is_not_there, wait_until_ended
 from kiln.cloud.images import list_images
 from kiln.cloud.target import Target
 from kiln.publish.regions import in_regions
@@ -130,6 +130,6 @@ def _remove(target: Target, leftover: Leftover) -> None:
     with aws.tolerated(is_not_there):
         if leftover.kind == "instance":
             ec2.terminate_instances(InstanceIds=[leftover.id])
-            ec2.get_waiter("instance_terminated").wait(InstanceIds=[leftover.id])
+            wait_until_ended(ec2, target, [leftover.id])
         else:
             delete_resource(ec2, Resource(leftover.kind, leftover.id))

@@ -351,7 +351,9 @@ def test_unpublished_ami_goes_by_its_row_unless_protected(
     assert why_kept(ami_id) == "protected from deregistration"
 
 
-def test_sweep_removes_leftovers_of_old_runs_only(client: Client, instance: str) -> None:
+def test_sweep_removes_leftovers_of_old_runs_only(
+    client: Client, instance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))  # of other tests
     assert {HOME, OTHER} < set(regions_of_account(AWS))
     ec2 = client("ec2", OTHER)
@@ -387,7 +389,18 @@ def test_sweep_removes_leftovers_of_old_runs_only(client: Client, instance: str)
     found = leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
     old = {launched, *made["20251102T000000Z-bbbb"]}
     assert {resource.id for resource in found} == old
-    assert {resource.id for resource in sweep(AWS, found) if not resource.error} == old
+    states = iter(["pending", "stopping"])
+
+    def still(region: str, operation: str, given: Any, call: Any) -> Any:
+        answer = call()
+        if operation == "DescribeInstances" and (state := next(states, None)):
+            answer["Reservations"][0]["Instances"][0]["State"] = {"Name": state}
+        return answer
+
+    with monkeypatch.context() as patch:
+        at_each_call(patch, still)
+        assert {gone.id for gone in sweep(AWS, found) if not gone.error} == old
+    assert not next(states, None), "EC2 was asked until the instance had ended"
     left = {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}
     assert {f"kiln-{now}", "kiln-somebody's"} <= left
     assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
