@@ -100,7 +100,7 @@ def findings_lines(findings: Iterable[Finding], width: int = _UNWRAPPED) -> list
         for finding in group:
             place = f"{finding.place}: " if finding.place else ""
             head = f"{place}{finding.level}: {finding.rule}: {finding.message}"
-            lines += _folded(head, width, "", " " * _INDENT)
+            lines += folded(head, width, "", " " * _INDENT)
             shared = {"why": finding.why, "fix": finding.hint, "source": finding.source}
             details = {
                 "value": "" if finding.line else finding.path,  # the line shows it
@@ -111,11 +111,12 @@ def findings_lines(findings: Iterable[Finding], width: int = _UNWRAPPED) -> list
             said |= set(shared.items())
             for label, text in details.items():
                 before, after = f"{' ' * _INDENT}{label:<{_LABEL}}", " " * (_INDENT + _LABEL)
-                lines += _folded(text, width, before, after) if text else []
+                lines += folded(text, width, before, after) if text else []
     return lines
 
 
-def _folded(text: str, width: int, before: str, after: str) -> list[str]:
+def folded(text: str, width: int, before: str = "", after: str = "") -> list[str]:
+    """Return the lines of a text; a value is never cut, so that it can be copied."""
     return textwrap.wrap(
         text,
         width,

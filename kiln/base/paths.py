@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,12 @@ TEMPLATES = ROOT / "templates"
 PROVISIONERS = ROOT / "provisioners"
 RUNTIME = ROOT / "runtime"
 AMI_TESTS = ROOT / "tests" / "ami"
+
+
+def version() -> str:
+    """Return AMI Kiln's version."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return str(re.findall('^version = "(.+)"', text, re.MULTILINE)[0])
 
 
 def matrix_file() -> Path:

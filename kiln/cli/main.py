@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
-import re
 import shutil
 import signal
 import sys
 from collections.abc import Collection, Sequence
-from textwrap import TextWrapper
 from typing import Any
 
 import invoke.parser.parser
-from invoke import Config, Program
-from invoke.parser.context import to_flag
+from invoke import Config, ParserContext, Program
 
-from kiln.base.errors import OPERATION_FAILED, KilnError, nearest, operation_failed
-from kiln.base.paths import ROOT
-from kiln.cli.output import FORMAT, log, output, table
+from kiln.base.errors import OPERATION_FAILED, KilnError, folded, nearest, operation_failed
+from kiln.base.paths import TEMPLATES, version
+from kiln.cli import targets
+from kiln.cli.output import FORMAT, discard_output, file_failed, log, output, table
 from kiln.cli.task import GROUPS, Tasks, flag
-
-EXIT_STATUS = "Exit status: 0 done; 1 an operation failed, or the answer is no; 2 wrong input"
-_HELP = {"help", "--help", "-h"}
 
 
 class Words(invoke.parser.parser.ParseMachine):
@@ -49,10 +43,8 @@ class Words(invoke.parser.parser.ParseMachine):
         if self.flag and self.flag.takes_value and self.flag.raw_value is None:
             raise KilnError(f"{flag(self.flag.name)} needs a value", hint=_see(task))
         if lacks and not mistyped:
-            words = " ".join(str(each.name).upper() for each in self.context.positional_args)
             missing = " and ".join(flag(str(each.name)) for each in lacks)
-            hint = f"./invoke {task} {words}; {_see(task)}"
-            raise KilnError(f"specify {missing}", hint=hint)
+            raise KilnError(f"specify {missing}", hint=f"{_usage(self.context)}; {_see(task)}")
         raise _unknown(self.word, [*self.context.flags, *self.contexts], task)
 
 
@@ -63,17 +55,21 @@ invoke.parser.parser.ParseMachine = Words  # type: ignore[misc]
 
 
 def _unknown(word: str, known: Collection[str], task: str | None = None) -> KilnError:
-    close = nearest(word, known, likeness=0.7)
     group = [name for name in known if name.startswith(f"{word}.")]
     if group and not task:
         return KilnError(f"{word} is a group of tasks", hint=", ".join(group))
     kind = "unknown flag" if word.startswith("-") else "unexpected word" if task else "unknown task"
     hint = _see(task)
-    if close:
+    if close := nearest(word, known, likeness=0.7):
         hint = f"did you mean {close!r}? {hint.capitalize()}"
     elif kind == "unexpected word":
         hint = f"put its flag before it; {hint}"
     return KilnError(f"{kind} {word}", hint=hint)
+
+
+def _usage(context: ParserContext) -> str:
+    words = [str(each.name).upper() for each in context.positional_args]
+    return " ".join(["./invoke", str(context.name), *words])
 
 
 def _see(task: str | None) -> str:
@@ -87,8 +83,8 @@ class Kiln(Program):
         """Take `help TASK` and `TASK --help` for `--help TASK`."""
         first, *words = argv
         known: Any = self.namespace and self.namespace.tasks
-        if words[:1] == ["help"] or _HELP.intersection(words):
-            names = [word for word in words if word not in _HELP and not word.startswith("-")]
+        if {"help", "--help", "-h"}.intersection(words):
+            names = [word for word in words if word != "help" and not word.startswith("-")]
             if names and names[0] not in known:
                 raise _unknown(names[0], known)
             words = ["--help", *names[:1]]
@@ -107,7 +103,7 @@ class Kiln(Program):
 
     def print_help(self) -> None:
         """Print the overview."""
-        output(None, (ROOT / "templates/overview.txt").read_text("utf-8").rstrip())
+        output(None, (TEMPLATES / "overview.txt").read_text("utf-8").rstrip())
 
     def list_tasks(self) -> None:
         """Print all tasks by group."""
@@ -119,20 +115,15 @@ class Kiln(Program):
     def print_task_help(self, name: str) -> None:
         """Print what a task takes, with its flags below their titles."""
         doc, context = self.collection[name].doc, self.parser.contexts[name]
-        words = [argument.name.upper() for argument in context.positional_args]
-        output(None, f"Usage: {' '.join(['./invoke', name, *words])} [flags]", "", doc.summary)
-        titles = dict.fromkeys(title for title, _ in doc.helps.values())
-        for title in sorted(titles, key="Output".__eq__):
-            names = [each for each, (its_title, _) in doc.helps.items() if its_title == title]
-            texts = dict(context.help_for(to_flag(flag(each).lstrip("-"))) for each in names)
+        output(None, f"Usage: {_usage(context)} [flags]", "", doc.summary)
+        for title, names in doc.titles().items():
+            texts = dict(context.help_for(flag(each)) for each in names)
             width = max(20, shutil.get_terminal_size().columns - 5 - max(map(len, texts)))
-            # A value is never cut, so that it can be copied.
-            whole = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-            rows = [(f"  {flags}", whole.fill(text or "")) for flags, text in texts.items()]
+            rows = [(f"  {each}", "\n".join(folded(text, width))) for each, text in texts.items()]
             output(None, "", f"{title}:", table((), rows))
         if doc.examples:
             output(None, "", "Examples:", *(f"  {example}" for example in doc.examples))
-        output(None, "", EXIT_STATUS)
+        output(None, "", "Exit status: 0 done; 1 failed, or the answer is no; 2 wrong input")
 
 
 def main(tasks: Tasks) -> None:
@@ -141,12 +132,7 @@ def main(tasks: Tasks) -> None:
         os.chdir(os.environ.pop("KILN_CWD", "."))
     # Files go from here into images, whatever the caller's umask is.
     os.umask(0o022)
-    # The lab answers on 127.0.0.1: no proxy. Go's programs do that by themselves.
-    if any(name.lower().endswith("_proxy") for name in os.environ):
-        hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-        if hosts != "*":
-            hosts = ",".join(filter(None, [hosts, "127.0.0.1", "localhost"]))
-            os.environ |= {"no_proxy": hosts, "NO_PROXY": hosts}
+    targets.bypass_proxy()
     status = run(sys.argv, tasks)
     # Python is about to exit, and would print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -158,10 +144,9 @@ def run(argv: Sequence[str], tasks: Tasks) -> int:
 
     With --json an error is a line of JSON on stdout too. A programming error is a traceback.
     """
-    version = re.search('^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     # No task has a configuration of Invoke.
     config: Any = functools.partial(Config, lazy=True)
-    program = Kiln(version and version[1], tasks, "AMI Kiln", "./invoke", config_class=config)
+    program = Kiln(version(), tasks, "AMI Kiln", "./invoke", config_class=config)
     try:
         try:
             program.run(list(argv))
@@ -169,31 +154,14 @@ def run(argv: Sequence[str], tasks: Tasks) -> int:
             sys.stdout.flush()  # may fail as well
     except SystemExit as end:
         return int(end.code or 0)
+    except BrokenPipeError:  # the reader, such as `| head`, is gone
+        discard_output()
+        return OPERATION_FAILED
     except (KilnError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader, such as `| head`, is gone
-            _discard_output()
-            return OPERATION_FAILED
-        refused = error if isinstance(error, KilnError) else _failed(error)
+        refused = error if isinstance(error, KilnError) else file_failed(error)
         log(refused, error=True)
         FORMAT.json = "--json" in argv  # also where no task has begun
         output({"error": refused.to_dict()}, indent=None)
         FORMAT.json = False
         return refused.exit_status
     return 0
-
-
-def _failed(error: OSError) -> KilnError:
-    """Return the error of a file that cannot be read or written."""
-    if error.errno == errno.ENOSPC:
-        _discard_output()
-    elif error.filename is None:
-        raise error
-    denied = error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0
-    hint = "files of the lab belong to root: run it with sudo" if denied else ""
-    return operation_failed(f"{error.filename or 'output'}: {error.strerror}", hint=hint)
-
-
-def _discard_output() -> None:
-    """Send stdout nowhere: Python flushes it on exit and would report the same error again."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

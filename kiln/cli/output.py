@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.vocabulary import printable
 
 if TYPE_CHECKING:
@@ -67,3 +71,18 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str | tuple[str, str]
     # On a dumb terminal Rich takes 80 columns unless both numbers are given.
     made.width = Console(width=1000, height=25).measure(made).maximum
     return made
+
+
+def file_failed(error: OSError) -> KilnError:
+    """Return the error of a file, or of the output, that cannot be read or written."""
+    if error.errno == errno.ENOSPC:
+        discard_output()
+    elif error.filename is None:
+        raise error
+    return operation_failed(f"{error.filename or 'output'}: {error.strerror}")
+
+
+def discard_output() -> None:
+    """Send stdout nowhere: Python flushes it on exit and would report the same error again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -86,6 +86,15 @@ def choose_aws(wanted: str, region: str | None, task: str) -> Target:
     return chosen
 
 
+def bypass_proxy() -> None:
+    """Reach the lab, which answers on 127.0.0.1, without a proxy. Go's programs do that by
+    themselves."""
+    hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if hosts != "*" and any(name.lower().endswith("_proxy") for name in os.environ):
+        hosts = ",".join(filter(None, [hosts, "127.0.0.1", "localhost"]))
+        os.environ |= {"no_proxy": hosts, "NO_PROXY": hosts}
+
+
 def kind_of_machine(machine: Machine) -> str:
     """Return the kind of target that a machine runs in, as it shows itself: `choose` asks where
     this machine's credentials are for."""

@@ -52,6 +52,13 @@ class Doc:
             elif line.startswith("  "):
                 self.helps[name] = (title, f"{self.helps[name][1]} {line.strip()}")
 
+    def titles(self) -> dict[str, list[str]]:
+        """Each title and its flags, those of the output last."""
+        found: dict[str, list[str]] = {}
+        for name, (title, _) in sorted(self.helps.items(), key=lambda each: each[1][0] == "Output"):
+            found.setdefault(title, []).append(name)
+        return found
+
 
 class KilnTask(Task[Any]):
     """An Invoke task with a group for `--list` and titles for `--help`."""

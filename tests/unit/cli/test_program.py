@@ -30,6 +30,7 @@ ERRORS: list[tuple[BaseException, str, dict[str, Any]]] = [
     (operation_failed("down"), "down\n", {"message": "down", "exit_status": 1}),
     (KeyboardInterrupt(), "interrupted\n", {"message": "interrupted", "exit_status": 1}),
     (OSError(errno.EROFS, "Read-only file system", "/c"), "/c: Read-only file", {"exit_status": 1}),
+    (OSError(errno.EACCES, "Permission denied", "/d"), "/d: Permission denied\n", {"hint": ""}),
 ]
 
 
@@ -46,13 +47,11 @@ def test_error_is_one_message_and_a_line_of_json(
     says: str,
     data: dict[str, Any],
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def look() -> None:
         """Look."""
         raise error
 
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     status, out, err = run("look", capsys, look)
     assert (out, err.startswith(f"error: {says}")) == ("", True)
     shown = json.loads(run("look --json", capsys, look)[1])["error"]
