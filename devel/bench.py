@@ -151,7 +151,8 @@ def build_figures() -> list[Figure]:
     (recipe,) = flags.select(load.load_recipes(), distro=DISTRO, driver=DRIVER)
     # Warm means: the lab is up and has the row's root filesystem and downloads.
     target = LabTarget("a bench", endpoint=settings.current().endpoint)
-    target.hooks.prepare([recipe], Progress(), install=False, own_kernel=False)
+    with target.hooks.prepared("a bench", [recipe], Progress()):
+        pass
     argv = [INVOKE, "build", "--name", recipe.name, "--target", "lab", "--no-install", "--json"]
     total, done = timed(argv)
     require(done.returncode == 0, done)

@@ -135,22 +135,23 @@ class LabHooks(Hooks):
 
     target: LabTarget
 
-    def in_use(self, what: str, run_id: str | None = None) -> AbstractContextManager[None]:
-        """While inside, `lab.down` refuses; with a run the lab is not started anew for other code
-        either."""
-        return users.using(current(), run_id, what) if run_id else users.preparing(current(), what)
+    def in_use(self, run_id: str, what: str) -> AbstractContextManager[None]:
+        """While inside, `lab.down` refuses, and the lab is not started anew for other code."""
+        return users.using(current(), run_id, what)
 
-    def prepare(
+    @contextmanager
+    def prepared(
         self,
+        what: str,
         recipes: Sequence[Recipe],
         progress: Progress,
         *,
-        install: bool,
-        own_kernel: bool,
+        own_kernel: bool = False,
         ami_id: str | None = None,
-    ) -> list[Recipe]:
-        """Start the lab, make root filesystems and the vendors' files. Recipes that run here
-        natively come before those whose processor has to be emulated."""
+    ) -> Iterator[list[Recipe]]:
+        """Start the lab, make root filesystems and the vendors' files; while inside, `lab.down`
+        refuses. Recipes that run here natively come before those whose processor has to be
+        emulated."""
         for recipe in recipes if own_kernel else ():
             _require_own_kernel(recipe)
         slow = [recipe for recipe in recipes if emulation.needed(recipe.arch)]
@@ -168,9 +169,10 @@ class LabHooks(Hooks):
         groups = ("lab", *real, *(f"emulate_{arch}" for arch in sorted(archs)))
         groups += ("own_kernel",) if own_kernel else ()
         needs.ensure(*groups, install=False, say=progress.say)  # this is not root: `cell.enter` did
-        with progress.stage("lab"):
-            self._prepare(recipes, progress.say)
-        return [*native, *slow]
+        with users.preparing(current(), what):
+            with progress.stage("lab"):
+                self._prepare(recipes, progress.say)
+            yield [*native, *slow]
 
     def _prepare(self, recipes: Sequence[Recipe], say: Callable[[str], None]) -> None:
         """Making a root filesystem mostly uses one core, so the lab is started and the vendors'
@@ -200,12 +202,14 @@ class LabHooks(Hooks):
         if difference := origin.difference(running):
             say(f"the lab runs and is in use; {difference} (./invoke lab.down ends it)")
 
-    def gone(self) -> str:
+    def gone(self) -> KilnError | None:
         """A lab that was taken down or has died keeps none of its instances."""
         if control.is_running(current()):
-            return ""
+            return None
         ended = control.exit_reason(current())
-        return f"the lab at {self.target.endpoint} is down: {ended}"
+        return operation_failed(
+            f"the lab at {self.target.endpoint} is down: {ended}", hint="./invoke lab.up starts it"
+        )
 
     def parent(self, recipe: Recipe) -> ParentAmi | None:
         """While the lab is down, its stand-in, so that a plan starts nothing."""

@@ -95,9 +95,7 @@ def nightly(
         bucket, boot = records.open_bucket(target, line.recipe), smoke_test(install=install)
         return publish_built(line, ami_id, target, bucket=bucket, smoke_test=boot, say=log)
 
-    with target.hooks.in_use("a night"):
-        if target.hooks.gone():
-            target.hooks.prepare([], progress, install=install, own_kernel=False)
+    with target.hooks.prepared("a night", [], progress):
         results = run_night(plan_night(lines, target), build, publish)
     return report.show(results, target, records)
 

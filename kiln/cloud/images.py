@@ -146,14 +146,21 @@ def snapshot_keys(target: Target, image: Image) -> dict[str, str | None]:
     return {snapshot: keys.get(snapshot) for snapshot in image.snapshots}
 
 
+# Finds the parent AMI of a recipe, or that of an earlier build again.
+FindParent = Callable[[Recipe, Target, ParentAmi | None], ParentAmi]
+
+
 class ParentNotFoundError(KilnError):
     """EC2 or Systems Manager answers that there is no such parent AMI. Exit status 1."""
 
 
-def find_parent(recipe: Recipe, target: Target) -> ParentAmi:
-    """Return the newest parent AMI of a recipe. Raises ParentNotFoundError if there is none."""
+def find_parent(recipe: Recipe, target: Target, earlier: ParentAmi | None = None) -> ParentAmi:
+    """Return the newest parent AMI of a recipe, or that of an `earlier` build by its id. Raises
+    ParentNotFoundError if there is none."""
     if parent := target.hooks.parent(recipe):
-        return parent
+        return earlier or parent  # as long as the target is not up; the build asks again
+    if earlier:
+        return _same_parent(earlier, target)
     source = recipe.source_ami
     if source.ssm_parameter:
         found = _parents(target, ImageIds=[_from_parameter(recipe, target)])
@@ -170,25 +177,21 @@ def find_parent(recipe: Recipe, target: Target) -> ParentAmi:
     return _as_parent(newest, found_by=str(source))
 
 
-def parent_finder() -> Callable[[Recipe, Target], ParentAmi]:
+def parent_finder() -> FindParent:
     """Return a `find_parent` that asks once for each parent AMI in a region, however many recipes
     share it."""
     parents: dict[object, ParentAmi] = {}
 
-    def find(recipe: Recipe, target: Target) -> ParentAmi:
+    def find(recipe: Recipe, target: Target, earlier: ParentAmi | None) -> ParentAmi:
         key = (recipe.source_ami, recipe.arch, target.region)
         if key not in parents:
-            parents[key] = find_parent(recipe, target)
+            parents[key] = find_parent(recipe, target, earlier)
         return parents[key]
 
     return find
 
 
-def require_parent(parent: ParentAmi, recipe: Recipe, target: Target) -> ParentAmi:
-    """Return the parent AMI of an earlier build, by its id. Raises ParentNotFoundError if it is
-    gone."""
-    if target.hooks.parent(recipe):
-        return parent  # as long as the target is not up; the build asks again
+def _same_parent(parent: ParentAmi, target: Target) -> ParentAmi:
     if found := _parents(target, ImageIds=[parent.ami_id]):
         return _as_parent(found[0], found_by="the id in the record")
     raise ParentNotFoundError(

@@ -127,7 +127,7 @@ def started(recipe: str, target: Target) -> Iterator[Run]:
         except OSError:
             shutil.rmtree(run.folder)
             raise
-        with target.hooks.in_use(recipe, run.id):
+        with target.hooks.in_use(run.id, recipe):
             yield run
 
 
@@ -238,7 +238,7 @@ def watching(
         refusals = 0
         while not over.wait(seconds) and not stop.is_given_up:
             if gone := target.hooks.gone():
-                stop.give_up(operation_failed(gone), grace=0)
+                stop.give_up(gone, grace=0)
                 return
             refused = _refusal(run_id, target)
             refusals = refusals + 1 if refused else 0

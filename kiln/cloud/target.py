@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,35 +42,32 @@ class OwnKernel:
 class Hooks:
     """Calls of the pipeline to a target around its runs. In AWS there is nothing to do."""
 
-    def prepare(
+    @contextmanager
+    def prepared(
         self,
+        what: str,
         recipes: Sequence[Recipe],
         progress: Progress,
         *,
-        install: bool,
-        own_kernel: bool,
+        own_kernel: bool = False,
         ami_id: str | None = None,
-    ) -> list[Recipe]:
-        """Start the target and make what builds of these recipes or the verification of an AMI use;
-        the recipes in the order in which they are built.
-
-        `install`: also this machine's missing packages. `own_kernel`: also for instances that boot
-        their AMI's own kernel.
-        """
+    ) -> Iterator[list[Recipe]]:
+        """While inside, the target is up with what builds of these recipes or the verification of
+        an AMI use, and this process works there on `what`. Yields the recipes in the order in which
+        they are built. `own_kernel`: also for instances that boot their AMI's own kernel."""
         if own_kernel:
             raise KilnError(
                 "every instance in AWS boots its AMI's own kernel", hint="leave out --own-kernel"
             )
-        return list(recipes)
+        yield list(recipes)
 
-    def in_use(self, what: str, run_id: str | None = None) -> AbstractContextManager[None]:
-        """While inside, this process works on the target or is about to: with a run, or before one
-        on these rows or this AMI."""
+    def in_use(self, run_id: str, what: str) -> AbstractContextManager[None]:
+        """While inside, a run of this process uses the target."""
         return nullcontext()
 
-    def gone(self) -> str:
-        """Return why the target can never answer again, in words; empty as long as it may."""
-        return ""
+    def gone(self) -> KilnError | None:
+        """Return why the target can never answer again; None as long as it may."""
+        return None
 
     def parent(self, recipe: Recipe) -> ParentAmi | None:
         """The parent AMI if it is known without asking EC2."""
@@ -94,7 +91,7 @@ class Hooks:
         self, ami_id: str, recipe: Recipe, wanted: OwnKernel
     ) -> AbstractContextManager[tuple[dict[str, str], str]]:
         """While inside, instances of the AMI that have these tags boot its own kernel; with them
-        what boots it, for records. Never called in AWS, where `prepare` refuses it."""
+        what boots it, for records. Never called in AWS, where `prepared` refuses it."""
         raise NotImplementedError
 
 

@@ -116,7 +116,7 @@ def record_hashes(downloads: Iterable[Mapping[str, Any]], *, note: str, when: st
     if note:
         raise KilnError(
             f"{when} is of {note}: its hashes are not locked",
-            hint="the lab serves stand-ins: only a build on AWS downloads the vendors' own files",
+            hint="only a build on AWS downloads the vendors' own files",
         )
     seen = {str(entry["url"]): entry["sha256"] for entry in downloads}
     for url, sha256 in seen.items():

@@ -67,9 +67,13 @@ def build_recipes(
         failures[recipe.name] = error
         on_failure(error)
 
-    more = f" and {len(recipes) - 1} more" if len(recipes) > 1 else ""
-    with target.hooks.in_use(f"{recipes[0].name}{more}"):
-        plans, packer = _set_up(recipes, options, target, progress, rebuilt, install=install)
+    ssh_timeout()
+    needs.ensure("ssh", install=install, say=progress.say)
+    packer = program.find_packer(in_aws=target.bills, install=install, say=progress.say)
+    what = recipes[0].name + (f" and {len(recipes) - 1} more" if len(recipes) > 1 else "")
+    own_kernel = options.own_kernel is not None
+    with target.hooks.prepared(what, recipes, progress, own_kernel=own_kernel) as ordered:
+        plans = _plan(ordered, options, target, progress, rebuilt)
         with on_signals(stop):
             if len(plans) == 1:
                 built = [build_recipe(plans[0], packer, progress, stop)]
@@ -78,21 +82,14 @@ def build_recipes(
     return Outcome(len(recipes), tuple(built), failures)
 
 
-def _set_up(
+def _plan(
     recipes: Sequence[Recipe],
     options: Options,
     target: Target,
     progress: Progress,
     rebuilt: Record | None,
-    *,
-    install: bool,
-) -> tuple[list[Plan], Packer]:
-    """Prepare this machine and the target for the recipes, and plan their builds."""
-    ssh_timeout()
-    needs.ensure("ssh", install=install, say=progress.say)
-    packer = program.find_packer(in_aws=target.bills, install=install, say=progress.say)
-    own_kernel = options.own_kernel is not None
-    recipes = target.hooks.prepare(recipes, progress, install=install, own_kernel=own_kernel)
+) -> list[Plan]:
+    """Plan the builds, once all that they need is there."""
     with progress.stage("parse the scripts"):
         require_scripts(recipes)
     plans = plan_builds(recipes, options, target, rebuilt)
@@ -104,7 +101,7 @@ def _set_up(
         if bucket := bucket_at(name, target):
             bucket.runs("none")  # a bucket that refuses is better known now than after a bake
     runs.clean_dead_runs(target, progress)
-    return plans, packer
+    return plans
 
 
 def say_if_stale(planned: list[Plan], progress: Progress) -> None:

@@ -170,7 +170,7 @@ def remove_resources(draft: Draft, *, amis: bool) -> Removal:
     with progress.stage("clean-up") as stage:
         stage.waits_for("EC2 to remove what the run created")
         if gone := target.hooks.gone():
-            removal = Removal(failures=[gone], left=[f"unknown: {gone}"])
+            removal = Removal(failures=[gone.message], left=[f"unknown: {gone.message}"])
         else:
             again = draft.stop.again
             removal = cleanup.remove(

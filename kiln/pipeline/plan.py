@@ -15,7 +15,7 @@ from kiln.base.errors import KilnError, refuse_errors
 from kiln.base.overlay import shown_path
 from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
-from kiln.cloud.images import find_parent, parent_finder, require_parent
+from kiln.cloud.images import FindParent, find_parent, parent_finder
 from kiln.cloud.instance import require_types
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.compat import engine
@@ -263,16 +263,15 @@ def plan_build(
     target: Target,
     options: Options,
     rebuilt: Record | None = None,
-    find: Callable[[Recipe, Target], ParentAmi] = find_parent,
+    find: FindParent = find_parent,
 ) -> Plan:
     """Plan one build. `find` looks the parent AMI up; plans that are made together share one."""
     account = options.account(recipe)
     target = target.in_region(account.region or target.region)
-    recorded = rebuilt and rebuilt.source_ami
     return Plan(
         rendered=render(recipe),
         target=target,
-        source=require_parent(recorded, recipe, target) if recorded else find(recipe, target),
+        source=find(recipe, target, rebuilt and rebuilt.source_ami),
         instance_types=options.bake_types(recipe),
         verify_instance_type=options.verify_type(recipe),
         account=account,

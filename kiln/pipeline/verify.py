@@ -258,11 +258,9 @@ def verify_by_id(
     ssh_timeout()
     checks.require_match(keyword)
     progress.say(str(target))
-    with target.hooks.in_use(ami_id):
-        needs.ensure("ssh", install=install, say=progress.say)
-        target.hooks.prepare(
-            [], progress, install=install, own_kernel=own_kernel is not None, ami_id=ami_id
-        )
+    needs.ensure("ssh", install=install, say=progress.say)
+    own = own_kernel is not None
+    with target.hooks.prepared(ami_id, [], progress, own_kernel=own, ami_id=ami_id):
         image = require_image(target, ami_id)
         name = _require_name(image)
         account = load.load_account(name)

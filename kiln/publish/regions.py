@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError, nearest, operation_failed
+from kiln.base.errors import KilnError, nearest
 from kiln.cloud import aws
 from kiln.cloud.target import Target
 
@@ -37,7 +37,7 @@ def in_regions(
 def answering(target: Target) -> Target:
     """Return the target with its place known; an error if it does not answer."""
     if gone := target.hooks.gone():
-        raise operation_failed(gone, hint="./invoke lab.up starts it")
+        raise gone
     return target.identified()
 
 

@@ -97,7 +97,8 @@ def account(
     """The environment of a user with credentials, on a machine that reaches AWS."""
     (recipe,) = (item for item in load.load_recipes() if item.name == AL2)
     target = LabTarget("a test", endpoint=settings.current().endpoint)
-    target.hooks.prepare([recipe], Progress(), install=False, own_kernel=False)
+    with target.hooks.prepared("a test", [recipe], Progress()):
+        pass
     home = tmp_path_factory.mktemp("home")
     with aws_front.serve(lab, calls) as way:
         yield (
@@ -449,7 +450,8 @@ def reporting_matrix(checkout: Path) -> Path:
         known["keys"][name]["fingerprint"] = fingerprint
     keys.write_text(yaml.safe_dump(known, sort_keys=False))
     target = LabTarget("a test", endpoint=settings.current().endpoint)
-    target.hooks.prepare([usual_row()], Progress(), install=False, own_kernel=False)
+    with target.hooks.prepared("a test", [usual_row()], Progress()):
+        pass
     # The mirror makes a repository when it is asked for it, which takes longer than one waits.
     for repository in demand(usual_row()).repositories:
         mirror.find(f"{repository.url}/repodata/repomd.xml")

@@ -36,8 +36,9 @@ def test_row_with_its_own_driver_boots_its_kernel() -> None:
 
 
 def test_own_kernel_is_no_option_in_aws() -> None:
-    with pytest.raises(KilnError) as refused:
-        Target("a test").hooks.prepare([], Progress(), install=False, own_kernel=True)
+    hooks = Target("a test").hooks
+    with pytest.raises(KilnError) as refused, hooks.prepared("", [], Progress(), own_kernel=True):
+        pass
     assert refused.value.exit_status == 2
 
 

@@ -41,8 +41,8 @@ def test_emulated_rows_come_last_and_can_be_left_out(monkeypatch: pytest.MonkeyP
     mixed = [row for row in ROWS if row.channel_line.startswith("al2023/lts/")]
     rows = sorted(mixed, key=lambda row: row.arch)
     lab = LabTarget("--target lab", "us-east-1", endpoint="http://127.0.0.1:4602")
-    ordered = lab.hooks.prepare(rows, Progress(out), install=False, own_kernel=False)
-    archs = [row.arch for row in ordered]
+    with lab.hooks.prepared("rows", rows, Progress(out)) as ordered:
+        archs = [row.arch for row in ordered]
     assert archs == sorted(archs, reverse=True) and len(set(archs)) == 2
     assert "--arch x86_64 leaves them out" in out.getvalue()
 
@@ -86,11 +86,10 @@ def test_row_that_crashes_keeps_the_outcome_of_the_others(monkeypatch: pytest.Mo
             raise TypeError("got multiple values")
         return good
 
-    def set_up(rows: Any, *more: Any, **most: Any) -> Any:
-        return [SimpleNamespace(recipe=row) for row in rows], None
-
+    plans = [SimpleNamespace(recipe=row) for row in ROWS[:2]]
     monkeypatch.setattr(build, "build_recipe", built)
-    monkeypatch.setattr(build, "_set_up", set_up)
+    monkeypatch.setattr(build.program, "find_packer", lambda **_: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(build, "_plan", lambda *_: plans)
     failures: list[KilnError] = []
     outcome = build_rows(AWS, *ROWS[:2], on_failure=failures.append)
     assert (outcome.built, outcome.succeeded) == ((good,), False)

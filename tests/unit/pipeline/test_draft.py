@@ -27,7 +27,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def a_draft(stop: Stop, out: io.StringIO | None = None) -> Draft:
     made = Draft(a_record(), MagicMock(), MagicMock(), Progress(out or io.StringIO()), stop)
-    made.target.hooks.gone.return_value = ""
+    made.target.hooks.gone.return_value = None
     return made
 
 

@@ -150,7 +150,7 @@ class Ready(LabTarget):
     @property
     def hooks(self) -> LabHooks:
         hooks = OwnKernels(self)
-        object.__setattr__(hooks, "prepare", lambda *_, **__: None)
+        object.__setattr__(hooks, "prepared", lambda *_, **__: nullcontext())
         return hooks
 
 
