@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
 from kiln.cli.options import BuildSettings, Kernel, LaunchSettings, Place, RecordSettings, Rows
-from kiln.cli.output import log, output
+from kiln.cli.output import log, output, table
 from kiln.cli.task import Flags, task
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from kiln.base.recipe import Recipe
     from kiln.cloud.target import Target
     from kiln.pipeline.plan import Options
@@ -129,8 +131,12 @@ def _build(
     if baking.dry_run:
         require_scripts(recipes)
         planned = plan_builds(recipes, options, target, rebuilt)
-        text = "\n\n".join(plan.as_text() for plan in planned)
-        output([plan.to_dict() for plan in planned], text)
+        shown: list[str | Table] = []
+        for plan in planned:
+            rows = [(f"  {name}", text) for name, text in plan.rows()]
+            steps = (f"  {number:2}. {step}" for number, step in enumerate(plan.steps, 1))
+            shown += ["", plan.recipe.name, table((), rows), *steps]
+        output([plan.to_dict() for plan in planned], *shown[1:])
         return 0
     from kiln.compat.engine import unconfirmed_of_row
     from kiln.pipeline import build as builds
@@ -264,7 +270,8 @@ def diff(a: str, b: str, *, records: RecordSettings) -> None:
 
     records.fetch_builds(a, b)
     answer = comparison.compare_images(a, b)
-    output(answer, comparison.diff_text(answer))
+    changes = table((), comparison.diff_rows(answer))
+    output(answer, changes, *comparison.diff_summary(answer))
 
 
 @task("Build")

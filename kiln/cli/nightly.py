@@ -109,7 +109,8 @@ def plan(rows: Rows, place: Place, records: RecordSettings) -> None:
     target = place.choose_running()
     due = plan_night(lines, target)
     commands = commands_of(due, target, records)
-    output(plan_data(due, commands), plan_text(due, commands))
+    cells = [(row.action, row.name, row.why) for row in due]
+    output(plan_data(due, commands), table((), cells), *commands.values())
 
 
 @task("Release", "nightly.finish")
@@ -210,15 +211,6 @@ def plan_data(rows: Sequence[DueRow], commands: Mapping[str, str]) -> dict[str, 
         else:
             kinds["impossible"].append(entry)
     return kinds
-
-
-def plan_text(rows: Sequence[DueRow], commands: Mapping[str, str]) -> str:
-    """Return what is due in a night, each with its reason and command, and what is not."""
-    due = [row for row in rows if row.due]
-    lines = [f"build  {row.name}: {row.why}\n       {commands[row.name]}" for row in due]
-    for action in ("skip", "fail"):
-        lines += [f"{action}   {row.name}: {row.why}" for row in rows if row.action == action]
-    return "\n".join(lines)
 
 
 @task("Release", "deploy.codebuild")

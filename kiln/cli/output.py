@@ -69,7 +69,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str | tuple[str, str]
         cells = [(cell, "") if isinstance(cell, str) else cell for cell in row]
         made.add_row(*(Text(printable(text), style) for text, style in cells))
     # On a dumb terminal Rich takes 80 columns unless both numbers are given.
-    made.width = Console(width=1000, height=25).measure(made).maximum
+    made.width = Console(width=100_000, height=25).measure(made).maximum
     return made
 
 

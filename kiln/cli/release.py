@@ -265,10 +265,9 @@ def verify_provenance(ami: str, key: str | None = None, *, place: Place) -> int:
         trusted = provenance.public_key(settings.sign, target)
     statement = provenance.verify_image(target, ami, trusted)
     data = {**vars(statement), "matches": not statement.wrong}
-    said = [f"{name:13} {value}" for name, value in statement.said.items()]
-    wrong = [f"wrong         {why}" for why in statement.wrong]
+    rows = [*statement.said.items(), *(("wrong", why) for why in statement.wrong)]
     match = f"{ami} in {statement.region} is what its signed statement says"
-    output(data, "\n".join([*said, *(wrong or [match])]))
+    output(data, table((), rows), *([] if statement.wrong else [match]))
     return 1 if statement.wrong else 0
 
 

@@ -82,24 +82,25 @@ def severity_counts(changes: Iterable[Change]) -> dict[str, int]:
     return {severity: counts[severity] for severity in _ORDER}
 
 
-def diff_text(answer: dict[str, Any]) -> str:
-    """Return the answer of `compare_images` for a person: a change per line, then the counts."""
-    lines = []
+def diff_rows(answer: dict[str, Any]) -> list[list[str]]:
+    """Return the rows of a table: the changes in the answer of `compare_images`."""
+    rows = []
     for change in answer["changes"]:
         values = (change["old"], change["new"])
         both = " → ".join(value or "(empty)" for value in values if value is not None)
-        lines.append(
-            f"{change['severity']:6}  {change['what']:7}  {change['kind']:9}  {change['name']}  "
-            f"{both}".rstrip()
-        )
-    if lines:
-        lines.append(", ".join(f"{n} {severity}" for severity, n in answer["counts"].items() if n))
-    else:
-        lines.append(f"{answer['a']} and {answer['b']}: {_same(answer)}")
+        rows.append([*(change[key] for key in ("severity", "what", "kind", "name")), both])
+    return rows
+
+
+def diff_summary(answer: dict[str, Any]) -> list[str]:
+    """Return the lines below that table: the counts, and what was not compared."""
+    lines = [", ".join(f"{n} {severity}" for severity, n in answer["counts"].items() if n)]
+    if not answer["changes"]:
+        lines = [f"{answer['a']} and {answer['b']}: {_same(answer)}"]
     if answer["not_compared"]:
         words = " and ".join(_OPTIONAL[kind] for kind in answer["not_compared"])
         lines.append(f"not compared: {words} (one image does not record them)")
-    return "\n".join(lines)
+    return lines
 
 
 def _same(answer: dict[str, Any]) -> str:

@@ -123,12 +123,12 @@ class Plan:
             "steps": self.steps,
         }
 
-    def as_text(self) -> str:
-        """The plan for a person."""
+    def rows(self) -> list[tuple[str, str]]:
+        """The plan for a person, without its steps: names and values."""
         snapshot = self.recipe.package_snapshot
         size = float(self.recipe.volume.size)
         cost = estimate_cost(self.instance_types[0], self.verify_instance_type, size)
-        rows = [
+        return [
             ("HCL", self._hcl),
             ("source AMI", f"{self.source.ami_id} {self.source.name} ({self.source.found_by})"),
             ("builder", f"{' or '.join(self.instance_types)} in {self.target.region}"),
@@ -139,9 +139,6 @@ class Plan:
             ("recipe digest", self.recipe_digest),
             ("input digest", self.input_digest),
         ]
-        steps = [f"  {number:2}. {step}" for number, step in enumerate(self.steps, 1)]
-        shown = [f"  {name:13} {text}" for name, text in rows]
-        return "\n".join([self.recipe.name, *shown, *steps])
 
     @property
     def _hcl(self) -> str:
@@ -271,7 +268,7 @@ def plan_build(
     return Plan(
         rendered=render(recipe),
         target=target,
-        source=find(recipe, target, rebuilt and rebuilt.source_ami),
+        source=find(recipe, target, rebuilt.source_ami if rebuilt else None),
         instance_types=options.bake_types(recipe),
         verify_instance_type=options.verify_type(recipe),
         account=account,

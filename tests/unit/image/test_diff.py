@@ -8,7 +8,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.paths import ROOT
 from kiln.image import sbom
-from kiln.image.diff import compare_images, compare_records, diff_text
+from kiln.image.diff import compare_images, compare_records, diff_rows, diff_summary
 from tests.unit.records import a_record
 
 INFO = json.loads((ROOT / "tests/data/version-info.json").read_text())
@@ -128,10 +128,12 @@ def test_text_counts_by_severity(builds, other):
     other["sysctls"]["net.core.rmem_max"] = ""
     builds("old")
     builds("new", versions=other)
-    text = diff_text(compare_images("old", "new"))
-    assert text.splitlines()[-1] == "1 high, 1 medium"
-    assert "13.0.2 → 12.9.1" in text
-    assert "net.core.rmem_max  16777216 → (empty)" in text
+    answer = compare_images("old", "new")
+    assert diff_summary(answer) == ["1 high, 1 medium"]
+    assert diff_rows(answer) == [
+        ["high", "changed", "component", "cuda", "13.0.2 → 12.9.1"],
+        ["medium", "changed", "sysctl", "net.core.rmem_max", "16777216 → (empty)"],
+    ]
 
 
 BROKEN = [{}, {"versions": None}]
@@ -170,7 +172,7 @@ def test_equal_images_are_told_apart_by_digest(builds, digest, layout, words):
     builds("new", recipe_digest=digest, mig_config=layout)
     answer = compare_images("old", "new")
     assert answer["asked"] == ({"mig_config": [None, layout]} if layout else {})
-    assert words in diff_text(answer)
+    assert words in diff_summary(answer)[0]
 
 
 def test_what_one_image_did_not_record_is_no_change(builds, other):
@@ -178,9 +180,10 @@ def test_what_one_image_did_not_record_is_no_change(builds, other):
     other.pop("sysctls")
     builds("old")
     builds("new", versions=other)
-    text = diff_text(compare_images("old", "new"))
-    assert text.splitlines()[0] == "old and new: no difference; they have one recipe digest"
-    assert text.endswith("not compared: kernel parameters (one image does not record them)")
+    assert diff_summary(compare_images("old", "new")) == [
+        "old and new: no difference; they have one recipe digest",
+        "not compared: kernel parameters (one image does not record them)",
+    ]
 
 
 def test_file_is_compared_with_a_build(builds, tmp_path):
@@ -188,4 +191,4 @@ def test_file_is_compared_with_a_build(builds, tmp_path):
     (tmp_path / "version-info.json").write_text(json.dumps(INFO))
     answer = compare_images("build", "version-info.json")
     assert (answer["asked"], answer["changes"]) == ({}, [])
-    assert "one has no recipe digest" in diff_text(answer)
+    assert "one has no recipe digest" in diff_summary(answer)[0]
