@@ -146,7 +146,7 @@ class LabHooks(Hooks):
         recipes: Sequence[Recipe],
         progress: Progress,
         *,
-        own_kernel: bool = False,
+        own_kernel: OwnKernel | None = None,
         ami_id: str | None = None,
     ) -> Iterator[list[Recipe]]:
         """Start the lab, make root filesystems and the vendors' files; while inside, `lab.down`

@@ -21,6 +21,7 @@ from pydantic import (
     TypeAdapter,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from kiln.base import tags as our_tags
 from kiln.base import vocabulary
@@ -199,8 +200,11 @@ class AwsSettings(Block):
         None
     )
     """S3 bucket for shared build records"""
-    permissions_boundary: Annotated[str, vocabulary.POLICY_ARN] | None = None
-    """permissions boundary for deploy.codebuild roles"""
+    permissions_boundary: Annotated[
+        Annotated[str, vocabulary.POLICY_ARN] | None,
+        Flag("arn:aws:iam::111122223333:policy/teams"),
+    ] = None
+    """permissions boundary for the roles of deploy.codebuild and stack.deploy"""
 
     @model_validator(mode="after")
     def _mirrors_are_safe(self) -> AwsSettings:
@@ -329,10 +333,11 @@ def variables(name: str) -> tuple[str, ...]:
     return SETTINGS[name].variables or (f"KILN_AWS_{name.upper()}",)
 
 
-def setting_help(name: str) -> str:
-    """The help of a setting's flag: what it is, and an example."""
-    flag = f"--{name.replace('_', '-')} {SETTINGS[name].example}".rstrip()
-    return f"{Account.model_fields[name].description}: {flag}"
+def setting_help(field: FieldInfo, name: str) -> str:
+    """The help of a setting's flag: what it is, and an example, which may be its default."""
+    examples = (each.example for each in field.metadata if isinstance(each, Flag))
+    flag = f"--{name.replace('_', '-')} {next(examples, field.default)}".rstrip()
+    return f"{' '.join(str(field.description).split()).removesuffix('.')}: {flag}"
 
 
 def key_elsewhere(key: str | None, region: str | None) -> str:

@@ -407,10 +407,10 @@ def _install(made: Acceptance) -> str:
         before = aws.client("ssm", made.target).list_documents(Filters=ours)["DocumentIdentifiers"]
         buckets = [each["Name"] for each in s3.list_buckets()["Buckets"]]
     settings = Telemetry(**made.rows[0].telemetry)
-    sinks = telemetry.Sinks(settings.namespace, settings.log_group)
+    sinks = telemetry.Agent(namespace=settings.namespace, log_group=settings.log_group)
     try:
         _reachable(made, instances.targets)
-        return _task(telemetry.install, instances, sinks=sinks, place=made.place)
+        return _task(telemetry.install, instances, settings=sinks, place=made.place)
     finally:
         _task(telemetry.uninstall, instances, clean=not before, place=made.place)
         if not before and stored not in buckets:

@@ -270,8 +270,7 @@ def diff(a: str, b: str, *, records: RecordSettings) -> None:
 
     records.fetch_builds(a, b)
     answer = comparison.compare_images(a, b)
-    changes = table((), comparison.diff_rows(answer))
-    output(answer, changes, *comparison.diff_summary(answer))
+    output(answer, table((), comparison.diff_rows(answer)), *comparison.diff_summary(answer))
 
 
 @task("Build")

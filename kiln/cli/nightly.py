@@ -16,7 +16,7 @@ from kiln.base import vocabulary
 from kiln.base.errors import named_by
 from kiln.base.progress import Progress
 from kiln.cli.launch import make_catalog
-from kiln.cli.options import Place, RecordSettings, Rows
+from kiln.cli.options import Place, RecordSettings, RoleSettings, Rows
 from kiln.cli.output import log, output, table
 from kiln.cli.task import Flags, task
 
@@ -223,10 +223,10 @@ def deploy_codebuild(
     rows: str | None = None,
     image: str | None = None,
     email: str | None = None,
-    permissions_boundary: str | None = None,
     delete: bool = False,
     *,
     place: Place,
+    roles: RoleSettings,
 ) -> None:
     """Create or update the CodeBuild stack for nightly runs.
 
@@ -238,11 +238,10 @@ def deploy_codebuild(
     rows: flags that select rows: --rows='--distro al2023'
     image: build image (default: CodeBuild's own): --image REGISTRY/kiln:1
     email: email address for nightly reports: --email team@example.com
-    permissions_boundary: permissions boundary of the stack's roles (default: `aws` in amis.yaml):
-      --permissions-boundary arn:aws:iam::111122223333:policy/teams
     delete: remove the stack; its bucket stays
     """
     from kiln.cloud import stacks
+    from kiln.matrix.flags import setting
     from kiln.matrix.load import default_account
     from kiln.publish.codebuild import CODEBUILD_TEMPLATE
 
@@ -254,7 +253,6 @@ def deploy_codebuild(
         text = f"{stack} is gone" if gone else f"there is no stack {stack}"
         output({"stack": stack, "deleted": gone}, text)
         return
-    vocabulary.POLICY_ARN.optional(permissions_boundary, "--permissions-boundary")
     account = default_account()
     flags = {
         "Repository": repository,
@@ -264,7 +262,7 @@ def deploy_codebuild(
         "Rows": rows,
         "Email": email,
         "Image": image,
-        "PermissionsBoundary": permissions_boundary or account.permissions_boundary,
+        "PermissionsBoundary": setting("permissions_boundary", account, roles),
     }
     parameters = {name: value for name, value in flags.items() if value is not None}
     outputs = stacks.deploy_stack(

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from kiln.base.account import SETTINGS, Account, setting_help
 from kiln.base.errors import KilnError
 from kiln.cli.output import log
@@ -82,21 +84,31 @@ class Place(Flags):
         return targets.choose_aws(self.target, self.region, task)
 
 
-class Settings(Flags, dict[str, str]):
-    """AWS settings: typed flags in the place of `aws` settings of amis.yaml, as
-    `kiln.matrix.flags.overridden` takes them."""
+class ModelFlags(Flags, dict[str, str]):
+    """Flags that are made of a model's fields: those that were typed, as text."""
+
+    title: str
+    model: type[BaseModel]
 
     def __init__(self, **typed: Any) -> None:
         super().__init__({name: str(value) for name, value in typed.items() if value})
 
-    def __init_subclass__(cls, names: Sequence[str]) -> None:
-        """Make a flag of each of these settings."""
-        lines = [f"{name}: {setting_help(name)}" for name in names]
-        cls.__doc__ = "\n".join(["AWS settings", *lines])
-        off = {name: False for name in names if Account.model_fields[name].default is False}
+    def __init_subclass__(cls, names: Sequence[str] = ()) -> None:
+        """Make a flag of each of these fields."""
+        fields = {name: cls.model.model_fields[name] for name in names}
+        lines = [f"{name}: {setting_help(field, name)}" for name, field in fields.items()]
+        cls.__doc__ = "\n".join([cls.title, *lines])
+        off = {name: False for name in names if fields[name].default is False}
         kind = inspect.Parameter.KEYWORD_ONLY
         flags = [inspect.Parameter(name, kind, default=off.get(name)) for name in names]
         cls.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
+
+
+class Settings(ModelFlags):
+    """Typed flags in the place of `aws` settings of amis.yaml, as `kiln.matrix.flags.overridden`
+    takes them."""
+
+    title, model = "AWS settings", Account
 
     def at(self, place: Place) -> dict[str, str]:
         """Return the settings with the region that was typed."""
@@ -110,14 +122,14 @@ class Settings(Flags, dict[str, str]):
         `target` is where it is reached from, without one what `--target auto` is.
         """
         from kiln.matrix import load
-        from kiln.matrix.flags import records_bucket
+        from kiln.matrix.flags import setting
         from kiln.pipeline.records import bucket_at
 
         account = recipe.row.account if recipe else Account()
         if recipe is None:
             with contextlib.suppress(KilnError):  # of a matrix that only other tasks need
                 account = load.default_account()
-        bucket = records_bucket(account, self)
+        bucket = setting("records_bucket", account, self)
         return bucket_at(bucket, target or Place().choose()) if bucket else None
 
     def fetch_builds(self, *names: str) -> None:
@@ -138,8 +150,11 @@ class Settings(Flags, dict[str, str]):
             log(f"only what was built here is shown: {error}")
 
 
-class BuildSettings(Settings, names=[name for name in SETTINGS if name != "region"]):
-    """All AWS settings."""
+_NOT_OF_BUILDS = ("region", "permissions_boundary")
+
+
+class BuildSettings(Settings, names=[name for name in SETTINGS if name not in _NOT_OF_BUILDS]):
+    """All AWS settings of builds."""
 
 
 class LaunchSettings(
@@ -155,6 +170,10 @@ class LaunchSettings(
 
 class RecordSettings(Settings, names=("records_bucket",)):
     """AWS settings of tasks that read or write records."""
+
+
+class RoleSettings(Settings, names=("permissions_boundary",)):
+    """AWS settings of tasks that make roles."""
 
 
 @dataclass(frozen=True)

@@ -4,65 +4,77 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from kiln.base import vocabulary
-from kiln.base.errors import KilnError, named_by, operation_failed
+from kiln.base.errors import KilnError, first_mistake, named_by, operation_failed
 from kiln.cli.launch import write
-from kiln.cli.options import Place, positive_number
+from kiln.cli.options import ModelFlags, Place, positive_number
 from kiln.cli.output import log, output, table
 from kiln.cli.task import Flags, task
+from kiln.telemetry.settings import Telemetry
 
 if TYPE_CHECKING:
     from kiln.cloud.target import Target
     from kiln.fleet.machines import FleetMachine
-    from kiln.telemetry.settings import Telemetry
     from kiln.telemetry.stack import StackInputs
 
 
-def _settings(profile: str, **settings: Any) -> Telemetry:
-    """Return settings from flags; those that are None have their default."""
-    from pydantic import ValidationError
+class Settings(ModelFlags):
+    """Typed flags in the place of `telemetry` settings of amis.yaml."""
 
-    from kiln.telemetry.settings import Telemetry
+    title, model = "Telemetry settings", Telemetry
 
-    given = {name: value for name, value in settings.items() if value is not None}
-    try:
-        return Telemetry.model_validate({"profile": profile, **given})
-    except ValidationError as error:
-        raise KilnError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+    def read(self) -> Telemetry:
+        """Return all settings; those that were not typed have their default."""
+        try:
+            return Telemetry.model_validate(self)
+        except ValidationError as error:
+            raise KilnError(first_mistake(error)) from None
+
+
+class Profile(Settings, names=("profile",)):
+    """The measurements."""
+
+
+class Sinks(Settings, names=("namespace", "log_group")):
+    """The places of metrics and events."""
+
+
+class Agent(Settings, names=("profile", "interval", "flush_interval", "namespace", "log_group")):
+    """The settings of an installation."""
 
 
 @task("Telemetry", "telemetry.cost")
-def cost(instance_type: str, profile: str = "compute", instances: int = 1) -> None:
+def cost(instance_type: str, instances: int = 1, *, settings: Profile) -> None:
     """Show a profile's CloudWatch series and monthly price.
 
     ./invoke telemetry.cost p4d.24xlarge --instances 10
 
-    profile: compute, graphics or full: --profile compute
     instances: how many instances: --instances 10
     """
     from kiln.telemetry.settings import cost_text, monthly_cost
 
-    answer = monthly_cost(instance_type, _settings(profile), instances=instances)
+    answer = monthly_cost(instance_type, settings.read(), instances=instances)
     output(answer, cost_text(answer))
 
 
 @task("Telemetry", "telemetry.bundle")
-def bundle(out: str = "build/kiln-telemetry.sh", profile: str = "compute") -> None:
+def bundle(out: str = "build/kiln-telemetry.sh", *, settings: Profile) -> None:
     """Write a script that installs telemetry on an instance.
 
     out: the script to write: --out kiln-telemetry.sh
-    profile: compute, graphics, full or none (events only): --profile compute
     """
     from kiln.facts.packages import read_lock_file
     from kiln.telemetry import bundle as installer
 
-    settings = _settings(profile)
+    telemetry = settings.read()
     hashed = [entry for entry in read_lock_file()["artifacts"] if entry.get("sha256")]
     packages = installer.agent_packages({entry["url"]: entry["sha256"] for entry in hashed})
     with named_by("--out"):
-        digest = installer.write_bundle(Path(out), settings, packages)
+        digest = installer.write_bundle(Path(out), telemetry, packages)
     then = "run it as root on the instance; --uninstall removes everything"
     output({"file": out, "sha256": digest}, f"{out}  sha256 {digest}", then)
 
@@ -86,29 +98,17 @@ class Instances(Flags):
         return target, find_machines(target, selected)
 
 
-@dataclass(frozen=True)
-class Sinks(Flags):
-    """CloudWatch
-
-    namespace: CloudWatch namespace for GPU metrics: --namespace CWAgent
-    log_group: CloudWatch log group for events: --log-group /ec2/accelerated/accel-event-log
-    """
-
-    namespace: str | None = None
-    log_group: str | None = None
-
-
 @task("Telemetry", "fleet.status")
-def status(instances: Instances, *, sinks: Sinks, place: Place) -> None:
+def status(instances: Instances, *, settings: Sinks, place: Place) -> None:
     """Show which instances report GPU metrics and events.
 
     ./invoke fleet.status tag:Team=ml
     """
     from kiln.fleet.status import STATUS_COLUMNS, fleet_status, status_cells
 
-    settings = _settings("compute", **vars(sinks))
+    telemetry = settings.read()
     target, machines = instances.find(place)
-    rows = fleet_status(target, machines, settings, log)
+    rows = fleet_status(target, machines, telemetry, log)
     missing = [f"{row.machine.instance_id}: {lack}" for row in rows for lack in row.lacks]
     text = (
         table(STATUS_COLUMNS, [status_cells(row) for row in rows]),
@@ -121,35 +121,29 @@ def status(instances: Instances, *, sinks: Sinks, place: Place) -> None:
 @task("Telemetry", "fleet.install")
 def install(
     instances: Instances,
-    profile: str = "compute",
     waves: str = "1,10%,100%",
     max_errors: str = "0",
     replace: bool = False,
     bucket: str | None = None,
-    interval: int = 60,
-    flush_interval: int = 60,
     timeout: str = "15",
     *,
-    sinks: Sinks,
+    settings: Agent,
     place: Place,
 ) -> int:
     """Install telemetry on running instances, in waves.
 
     ./invoke fleet.install tag:Team=ml --waves 1,10%,100% --max-errors 2
 
-    profile: compute, graphics, full or none (events only): --profile compute
     waves: sizes of the waves, numbers or percent of all: --waves 1,10%,100%
     max_errors: instances that may fail, number or percent, before the rollout stops: --max-errors 2
     replace: replace the agent's configuration instead of appending to it
     bucket: S3 bucket for the installer (default: ami-kiln-fleet-ACCOUNT-REGION): --bucket my-bucket
-    interval: seconds between two measurements: --interval 60
-    flush_interval: seconds between two calls of the agent: --flush-interval 60
     timeout: minutes that a wave waits for metrics and test events: --timeout 15
     """
     from kiln.fleet import install as installing
     from kiln.fleet.document import fleet_bucket
 
-    settings = _settings(profile, interval=interval, flush_interval=flush_interval, **vars(sinks))
+    telemetry = settings.read()
     installing.plan_waves([], waves)
     installing.allowed_errors(max_errors, 1)
     seconds = positive_number(timeout, "--timeout") * 60
@@ -157,7 +151,7 @@ def install(
     if not machines:
         raise KilnError(f"--targets {instances.targets}: no such instance runs in {target.where}")
     stored = bucket or fleet_bucket(target)
-    how = installing.HowToInstall(settings, waves, max_errors, replace, stored, seconds)
+    how = installing.HowToInstall(telemetry, waves, max_errors, replace, stored, seconds)
     done = installing.install_fleet(target, machines, how, log)
     output(done, str(done))
     return 1 if done.stopped else 0
@@ -205,7 +199,6 @@ class Inputs(Flags):
         """Return the template's inputs."""
         from kiln import facts
         from kiln.matrix import flags, load
-        from kiln.telemetry.settings import Telemetry
         from kiln.telemetry.stack import StackInputs
 
         recipes, settings = load.load_recipes(), load.default_telemetry()
@@ -249,6 +242,7 @@ def deploy(
     """
     from kiln.base.yaml_files import parse_template
     from kiln.cloud import stacks
+    from kiln.matrix.flags import setting
     from kiln.matrix.load import default_account
     from kiln.telemetry import stack
 
@@ -260,8 +254,8 @@ def deploy(
         log(line)
     parameters = stack.parameters_given(parameter, data["Parameters"])
     account = default_account()
-    if account.permissions_boundary:
-        parameters.setdefault("PermissionsBoundary", account.permissions_boundary)
+    if boundary := setting("permissions_boundary", account, {}):
+        parameters.setdefault("PermissionsBoundary", boundary)
     target = place.choose_aws("stack.deploy")
     log(target)
     if not stacks.find_stack(target, name):

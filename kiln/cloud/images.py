@@ -146,10 +146,6 @@ def snapshot_keys(target: Target, image: Image) -> dict[str, str | None]:
     return {snapshot: keys.get(snapshot) for snapshot in image.snapshots}
 
 
-# Finds the parent AMI of a recipe, or that of an earlier build again.
-FindParent = Callable[[Recipe, Target, ParentAmi | None], ParentAmi]
-
-
 class ParentNotFoundError(KilnError):
     """EC2 or Systems Manager answers that there is no such parent AMI. Exit status 1."""
 
@@ -160,7 +156,15 @@ def find_parent(recipe: Recipe, target: Target, earlier: ParentAmi | None = None
     if parent := target.hooks.parent(recipe):
         return earlier or parent  # as long as the target is not up; the build asks again
     if earlier:
-        return _same_parent(earlier, target)
+        if found := _parents(target, ImageIds=[earlier.ami_id]):
+            return _as_parent(found[0], found_by="the id in the record")
+        raise ParentNotFoundError(
+            f"the parent AMI {earlier.ami_id} ({earlier.name or 'of unknown name'}) no longer "
+            f"exists in {target.region}",
+            hint="vendors remove their old AMIs: copy a parent that must last into an account of "
+            "yours, and name that copy in `distros`",
+            exit_status=OPERATION_FAILED,
+        )
     source = recipe.source_ami
     if source.ssm_parameter:
         found = _parents(target, ImageIds=[_from_parameter(recipe, target)])
@@ -177,7 +181,7 @@ def find_parent(recipe: Recipe, target: Target, earlier: ParentAmi | None = None
     return _as_parent(newest, found_by=str(source))
 
 
-def parent_finder() -> FindParent:
+def parent_finder() -> Callable[..., ParentAmi]:
     """Return a `find_parent` that asks once for each parent AMI in a region, however many recipes
     share it."""
     parents: dict[object, ParentAmi] = {}
@@ -189,18 +193,6 @@ def parent_finder() -> FindParent:
         return parents[key]
 
     return find
-
-
-def _same_parent(parent: ParentAmi, target: Target) -> ParentAmi:
-    if found := _parents(target, ImageIds=[parent.ami_id]):
-        return _as_parent(found[0], found_by="the id in the record")
-    raise ParentNotFoundError(
-        f"the parent AMI {parent.ami_id} ({parent.name or 'of unknown name'}) no longer exists "
-        f"in {target.region}",
-        hint="vendors remove their old AMIs: copy a parent that must last into an account of "
-        "yours, and name that copy in `distros`",
-        exit_status=OPERATION_FAILED,
-    )
 
 
 def _parents(target: Target, **query: Any) -> list[Image]:

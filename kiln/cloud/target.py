@@ -49,7 +49,7 @@ class Hooks:
         recipes: Sequence[Recipe],
         progress: Progress,
         *,
-        own_kernel: bool = False,
+        own_kernel: OwnKernel | None = None,
         ami_id: str | None = None,
     ) -> Iterator[list[Recipe]]:
         """While inside, the target is up with what builds of these recipes or the verification of

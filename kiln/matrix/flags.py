@@ -137,13 +137,11 @@ def _laid_over(account: Account, given: _Typed, arch: str) -> Account:
     return account.with_block(_parsed(given, arch), lambda path: given[path[0]][0], arch)
 
 
-def records_bucket(account: Account, flags: Mapping[str, str]) -> str | None:
-    """The bucket of records that flags, the environment or the settings name, for tasks that use
-    no other setting."""
+def setting(name: str, account: Account, flags: Mapping[str, str]) -> Any:
+    """One setting that flags, the environment or the account have, for tasks that use no other."""
     given = {**_environment(), **_typed(flags)}
-    if name := given.get("records_bucket"):
-        return _parsed({"records_bucket": name}, "x86_64").records_bucket
-    return account.records_bucket
+    typed = _parsed({name: given[name]}, "x86_64") if name in given else account
+    return getattr(typed, name)
 
 
 def disk(value: str | None, *, own_kernel: bool) -> Path | None:

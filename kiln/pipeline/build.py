@@ -71,8 +71,7 @@ def build_recipes(
     needs.ensure("ssh", install=install, say=progress.say)
     packer = program.find_packer(in_aws=target.bills, install=install, say=progress.say)
     what = recipes[0].name + (f" and {len(recipes) - 1} more" if len(recipes) > 1 else "")
-    own_kernel = options.own_kernel is not None
-    with target.hooks.prepared(what, recipes, progress, own_kernel=own_kernel) as ordered:
+    with target.hooks.prepared(what, recipes, progress, own_kernel=options.own_kernel) as ordered:
         plans = _plan(ordered, options, target, progress, rebuilt)
         with on_signals(stop):
             if len(plans) == 1:

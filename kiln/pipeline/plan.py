@@ -15,7 +15,7 @@ from kiln.base.errors import KilnError, refuse_errors
 from kiln.base.overlay import shown_path
 from kiln.base.paths import packer_dir
 from kiln.base.recipe import Recipe
-from kiln.cloud.images import FindParent, find_parent, parent_finder
+from kiln.cloud.images import find_parent, parent_finder
 from kiln.cloud.instance import require_types
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.compat import engine
@@ -260,7 +260,7 @@ def plan_build(
     target: Target,
     options: Options,
     rebuilt: Record | None = None,
-    find: FindParent = find_parent,
+    find: Callable[..., ParentAmi] = find_parent,
 ) -> Plan:
     """Plan one build. `find` looks the parent AMI up; plans that are made together share one."""
     account = options.account(recipe)

@@ -44,7 +44,7 @@ from kiln.cloud.runs import Run
 from kiln.cloud.session import reason_in
 from kiln.cloud.target import OwnKernel, ParentAmi, Target
 from kiln.matrix import load
-from kiln.matrix.flags import NOTHING, overridden, records_bucket
+from kiln.matrix.flags import NOTHING, overridden, setting
 from kiln.packer.render import recipe_digest
 from kiln.pipeline import checks, records, report
 from kiln.pipeline.draft import Draft, recorded
@@ -259,12 +259,11 @@ def verify_by_id(
     checks.require_match(keyword)
     progress.say(str(target))
     needs.ensure("ssh", install=install, say=progress.say)
-    own = own_kernel is not None
-    with target.hooks.prepared(ami_id, [], progress, own_kernel=own, ami_id=ami_id):
+    with target.hooks.prepared(ami_id, [], progress, own_kernel=own_kernel, ami_id=ami_id):
         image = require_image(target, ami_id)
         name = _require_name(image)
         account = load.load_account(name)
-        bucket = bucket_at(records_bucket(account, aws_flags), target)
+        bucket = bucket_at(setting("records_bucket", account, aws_flags), target)
         if bucket:
             bucket.fetch_row(name, progress.say)
         recipe, source = known_recipe(ami_id, image.tags, load.load_recipes())

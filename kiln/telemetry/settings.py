@@ -105,7 +105,8 @@ class Telemetry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     profile: Annotated[str | tuple[str, ...], AfterValidator(_profile)] = "compute"
-    """`compute`, `graphics`, `full`, `none` (events only), or a list of measurements."""
+    """`compute`, `graphics`, `full` or `none` (events only); in amis.yaml also a list of
+    measurements."""
     extra_metrics: Annotated[tuple[str, ...], _MEASUREMENTS] = ()
     """Measurements on top of a named profile, such as `temperature_gpu`."""
     interval: _Interval = 60

@@ -9,7 +9,7 @@ import pytest
 from kiln.base.errors import KilnError
 from kiln.base.progress import Progress
 from kiln.base.recipe import Recipe
-from kiln.cloud.target import Target
+from kiln.cloud.target import OwnKernel, Target
 from kiln.matrix import flags, load
 from lab.machine.own_kernel import accelerator
 from lab.target import _require_own_kernel
@@ -36,8 +36,8 @@ def test_row_with_its_own_driver_boots_its_kernel() -> None:
 
 
 def test_own_kernel_is_no_option_in_aws() -> None:
-    hooks = Target("a test").hooks
-    with pytest.raises(KilnError) as refused, hooks.prepared("", [], Progress(), own_kernel=True):
+    prepared = Target("a test").hooks.prepared("", [], Progress(), own_kernel=OwnKernel())
+    with pytest.raises(KilnError) as refused, prepared:
         pass
     assert refused.value.exit_status == 2
 

@@ -7,7 +7,7 @@ import pytest
 from kiln.base.account import Account, variables
 from kiln.base.errors import KilnError
 from kiln.base.recipe import Recipe
-from kiln.matrix.flags import records_bucket, select
+from kiln.matrix.flags import select, setting
 from tests.unit.rows import row
 
 LTS = row("al2023/lts/base/x86_64").driver.split(".")[0]
@@ -77,7 +77,7 @@ def test_x86_and_the_open_module_are_meant(recipes: list[Recipe]) -> None:
 
 def test_records_bucket_is_of_flag_variable_or_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Account(records_bucket="of-the-settings")
-    assert records_bucket(settings, {}) == "of-the-settings"
+    assert setting("records_bucket", settings, {}) == "of-the-settings"
     monkeypatch.setenv(variables("records_bucket")[0], "of-a-variable")
-    assert records_bucket(settings, {}) == "of-a-variable"
-    assert records_bucket(settings, {"records_bucket": "of-a-flag"}) == "of-a-flag"
+    assert setting("records_bucket", settings, {}) == "of-a-variable"
+    assert setting("records_bucket", settings, {"records_bucket": "of-a-flag"}) == "of-a-flag"

@@ -104,7 +104,7 @@ def tree(root: Path) -> dict[str, str]:
 
 
 def test_installer_has_each_locked_agent_package(tmp_path):
-    tasks.bundle.body.__wrapped__(out=str(tmp_path / "installer"))
+    tasks.bundle.body.__wrapped__(out=str(tmp_path / "installer"), settings=tasks.Profile())
     payload = (tmp_path / "installer").read_text().split("<<'EOF'\n")[-1].partition("\nEOF")[0]
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(payload))) as files:
         rows = files.extractfile("packages.tsv").read().decode().splitlines()
