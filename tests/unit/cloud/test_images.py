@@ -6,7 +6,6 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.client import BaseClient
 from moto.core import DEFAULT_ACCOUNT_ID as ACCOUNT
 from moto.ec2.models import ec2_backends
 
@@ -15,6 +14,7 @@ from kiln.base.recipe import Recipe
 from kiln.cloud.images import find_parent, missing_images
 from kiln.cloud.target import Target
 from kiln.matrix import load
+from tests.unit.publish.faults import at_each_call
 
 AWS = Target("a test", "eu-central-1")
 BY_PARAMETER = next(row for row in load.load_recipes() if row.source_ami.ssm_parameter)
@@ -70,13 +70,12 @@ def test_parent_is_the_newest_of_its_name_owner_and_arch(
     arm = publish(ec2, "mine-arm", "arm64")
     publish(ec2, "another")
     dates = {newer: "2026-11-01", older: "2026-02-01", arm: "2026-11-20"}
-    real = BaseClient._make_api_call  # type: ignore[attr-defined]
 
-    def dated(client: Any, operation: str, parameters: dict[str, Any]) -> Any:
-        answer = real(client, operation, parameters)
+    def dated(region: str, operation: str, given: Any, call: Any) -> Any:
+        answer = call()
         for image in answer.get("Images", []):
             image["CreationDate"] = f"{dates[image['ImageId']]}T00:00:00.000Z"
         return answer
 
-    monkeypatch.setattr(BaseClient, "_make_api_call", dated)
+    at_each_call(monkeypatch, dated)
     assert find_parent(by_name("mine-*"), AWS).ami_id == newer

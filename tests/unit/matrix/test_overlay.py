@@ -285,7 +285,6 @@ MISTAKES = {
     "a distribution of the lab's packages": (
         "lab/packages.yaml", "al2:", "al3:", "1:1: 'al3': the lab passes on",
     ),
-    "a key of a fact": ("facts/drivers.yaml", "versions", "version", "3:5: "),
     "a GPU": (
         "facts/instances.yaml", "gpu: H100-80GB", "gpu: H100-80", "2:28: types.0.gpu: ",
     ),

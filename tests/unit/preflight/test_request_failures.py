@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import http.client
 import os
 import socket
 import ssl
@@ -26,7 +25,6 @@ def after_retries(error: Exception) -> requests.RequestException:
 
 
 REFUSED = OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-CLOSED = http.client.RemoteDisconnected("Remote end closed connection without response")
 
 
 UNKNOWN = socket.gaierror(-2, "Name or service not known")

@@ -351,27 +351,23 @@ def test_unpublished_ami_goes_by_its_row_unless_protected(
     assert why_kept(ami_id) == "protected from deregistration"
 
 
-def test_sweep_removes_leftovers_of_old_runs_only(
-    client: Client, instance: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweep_removes_leftovers_of_old_runs_only(client: Client, instance: str) -> None:
     sweep(AWS, leftovers(AWS, [HOME, OTHER], timedelta(hours=24)))  # of other tests
     assert {HOME, OTHER} < set(regions_of_account(AWS))
     ec2 = client("ec2", OTHER)
-    now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ-ffff")
+    ended, now = "20251102T000000Z-bbbb", datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ-ffff")
     made = {}
     (parent,) = client("ec2").describe_instances(InstanceIds=[instance])["Reservations"]
 
     def tagged(kind: str, run_id: str) -> Any:
         return [{"ResourceType": kind, "Tags": [{"Key": "kiln:run-id", "Value": run_id}]}]
 
-    for run_id in ("20251102T000000Z-bbbb", now, "somebody's"):
-        key, name = f"kiln-{run_id}", f"packer-fleet-launch-template-{run_id[-4:]}"
+    for run_id in (ended, now, "somebody's"):
+        key, disk = f"kiln-{run_id}", {"AvailabilityZone": f"{OTHER}a", "Size": 1}
         ec2.create_key_pair(KeyName=key, TagSpecifications=tagged("key-pair", run_id))
-        volume = ec2.create_volume(
-            AvailabilityZone=f"{OTHER}a", Size=1, TagSpecifications=tagged("volume", run_id)
-        )
+        volume = ec2.create_volume(**disk, TagSpecifications=tagged("volume", run_id))
         template = ec2.create_launch_template(
-            LaunchTemplateName=name,
+            LaunchTemplateName=f"packer-fleet-launch-template-{run_id[-4:]}",
             LaunchTemplateData={"InstanceType": "g4dn.xlarge"},
             TagSpecifications=tagged("launch-template", run_id),
         )["LaunchTemplate"]
@@ -379,28 +375,24 @@ def test_sweep_removes_leftovers_of_old_runs_only(
             GroupName=key, Description="x", TagSpecifications=tagged("security-group", run_id)
         )
         made[run_id] = {key, volume["VolumeId"], template["LaunchTemplateId"], group["GroupId"]}
+    one = {"ImageId": parent["Instances"][0]["ImageId"], "MinCount": 1, "MaxCount": 1}
     launched = client("ec2").run_instances(
-        ImageId=parent["Instances"][0]["ImageId"],
-        InstanceType="t3.micro",
-        MinCount=1,
-        MaxCount=1,
-        TagSpecifications=tagged("instance", "20251102T000000Z-bbbb"),
-    )["Instances"][0]["InstanceId"]
+        **one, InstanceType="t3.micro", TagSpecifications=tagged("instance", ended)
+    )
     found = leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
-    old = {launched, *made["20251102T000000Z-bbbb"]}
+    old = {launched["Instances"][0]["InstanceId"], *made[ended]}
     assert {resource.id for resource in found} == old
-    states = iter(["pending", "stopping"])
+    # EC2 may go on calling it so for a while.
+    states = ["stopping", "pending"]
 
-    def still(region: str, operation: str, given: Any, call: Any) -> Any:
-        answer = call()
-        if operation == "DescribeInstances" and (state := next(states, None)):
-            answer["Reservations"][0]["Instances"][0]["State"] = {"Name": state}
-        return answer
+    def not_ended(answer: Any) -> None:
+        if states:
+            answer["Reservations"][0]["Instances"][0]["State"] = {"Name": states.pop()}
 
-    with monkeypatch.context() as patch:
-        at_each_call(patch, still)
-        assert {gone.id for gone in sweep(AWS, found) if not gone.error} == old
-    assert not next(states, None), "EC2 was asked until the instance had ended"
+    with pytest.MonkeyPatch.context() as patch:
+        answered(patch, "DescribeInstances", not_ended)
+        assert {resource.id for resource in sweep(AWS, found) if not resource.error} == old
+    assert not states
     left = {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}
     assert {f"kiln-{now}", "kiln-somebody's"} <= left
     assert not leftovers(AWS, [HOME, OTHER], timedelta(hours=24))
