@@ -22,6 +22,7 @@ from kiln.cli.task import GROUPS, KilnTask, flag
 from kiln.cloud import iam
 from kiln.compat.engine import unconfirmed_of_row
 from kiln.facts import instance_types
+from kiln.facts.models import TABLES
 from kiln.image import version_info
 from kiln.matrix import load, model
 from kiln.mig import profiles
@@ -104,6 +105,13 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         catalog_model.catalog_json_schema,
         "kiln/catalog/model.py",
     ),
+    **{
+        ROOT / f"docs/facts/{name}.schema.json": (
+            functools.partial(reference.facts_schema, name),
+            "kiln/facts/models.py",
+        )
+        for name in TABLES
+    },
     iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
     iam.POLICY_FILE_SETTINGS: (
         lambda: iam.policy_text("settings"),

@@ -1,15 +1,18 @@
 """The reference pages that are made of models and facts: docs/amis-yaml.md, components.md,
-environment.md and rules.md, each by its template."""
+environment.md and rules.md, each by its template; the schemas of an overlay's facts."""
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 from kiln import components
 from kiln.base import account
 from kiln.base.paths import AMI_TESTS, ROOT
 from kiln.base.templates import render
 from kiln.compat import rules
+from kiln.facts.models import TABLES
 from kiln.matrix import load, model
 
 
@@ -18,6 +21,30 @@ def amis_yaml() -> str:
     schema = model.Matrix.model_json_schema()
     blocks = {"Matrix": schema, **schema["$defs"]}
     return render("docs/amis-yaml.md.j2", blocks=blocks)
+
+
+def facts_schema(name: str) -> str:
+    """The JSON Schema of an overlay's table of facts, for editors."""
+    return json.dumps(_of_overlay(TABLES[name].model_json_schema())) + "\n"
+
+
+def _of_overlay(schema: Any) -> Any:
+    """A schema that requires no key, takes a number for a version, and notes of sources."""
+    if isinstance(schema, list):
+        return [_of_overlay(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    # A property may have one of these names; its value is a schema.
+    kept = {
+        key: _of_overlay(value)
+        for key, value in schema.items()
+        if key not in ("default", "required", "title") or (value and isinstance(value, dict))
+    }
+    if kept.get("type") == "string":
+        kept["type"] = ["string", "number"]
+    if kept.get("additionalProperties") is False:
+        kept["patternProperties"] = {"_(sources?|confirmed)$": {}}
+    return kept
 
 
 def rules_page() -> str:

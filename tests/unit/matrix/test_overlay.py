@@ -9,7 +9,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+import yaml
 
 from kiln import components, facts
 from kiln.base import overlay
@@ -340,6 +342,20 @@ def test_wrong_file_of_any_facts_is_named(tmp_path: Path, text: str) -> None:
         assert caught.value.message.startswith(str(path))
         assert caught.value.exit_status == 2
         path.unlink()
+
+
+def test_editors_schema_takes_ours_and_an_overlays_facts_but_no_typo(acme: Path) -> None:
+    for name in TABLES:
+        path, ours = acme / f"facts/{name}.yaml", read_table(KNOWLEDGE / f"{name}.yaml")
+        path.touch()
+        with_overlay(ours, name, acme)  # by the model
+        head = f"# yaml-language-server: $schema=../../docs/facts/{name}.schema.json\n"
+        assert path.read_text().startswith(head) or name != "drivers"
+        schema = json.loads((ROOT / f"docs/facts/{name}.schema.json").read_text())
+        for data in (ours, yaml.safe_load(path.read_text()) or {}):
+            jsonschema.validate(json.loads(json.dumps(data)), schema)
+        with pytest.raises(jsonschema.ValidationError, match="kinds"):
+            jsonschema.validate({"kinds": 1}, schema)
 
 
 def test_check_reads_all_facts(acme: Path) -> None:
