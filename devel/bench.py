@@ -151,10 +151,9 @@ def build_figures() -> list[Figure]:
     (recipe,) = flags.select(load.load_recipes(), distro=DISTRO, driver=DRIVER)
     # Warm means: the lab is up and has the row's root filesystem and downloads.
     target = LabTarget("a bench", endpoint=settings.current().endpoint)
-    with target.hooks.prepared("a bench", [recipe], Progress()):
-        pass
     argv = [INVOKE, "build", "--name", recipe.name, "--target", "lab", "--no-install", "--json"]
-    total, done = timed(argv)
+    with target.hooks.prepared("a bench", [recipe], Progress()):
+        total, done = timed(argv)
     require(done.returncode == 0, done)
     (record,) = json.loads(done.stdout)
     log = Path(record["folder"], "packer.log").read_text(encoding="utf-8")

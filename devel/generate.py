@@ -22,7 +22,6 @@ from kiln.cli.task import GROUPS, KilnTask, flag
 from kiln.cloud import iam
 from kiln.compat.engine import unconfirmed_of_row
 from kiln.facts import instance_types
-from kiln.facts.models import TABLES
 from kiln.image import version_info
 from kiln.matrix import load, model
 from kiln.mig import profiles
@@ -101,17 +100,8 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         version_info.record_json_schema,
         "kiln/image/version_info.py",
     ),
-    ROOT / "docs/catalog.schema.json": (
-        catalog_model.catalog_json_schema,
-        "kiln/catalog/model.py",
-    ),
-    **{
-        ROOT / f"docs/facts/{name}.schema.json": (
-            functools.partial(reference.facts_schema, name),
-            "kiln/facts/models.py",
-        )
-        for name in TABLES
-    },
+    ROOT / "docs/catalog.schema.json": (catalog_model.catalog_json_schema, "kiln/catalog/model.py"),
+    **{path: (made, "kiln/facts/models.py") for path, made in reference.FACTS.items()},
     iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
     iam.POLICY_FILE_SETTINGS: (
         lambda: iam.policy_text("settings"),
@@ -164,8 +154,7 @@ def generate(*, check_only: bool) -> int:
         output({"stale": outdated}, "\n".join(lines))
         return int(bool(outdated))
     written = write()
-    text = "\n".join(written) or "nothing to change"
-    output({"written": written}, text)
+    output({"written": written}, "\n".join(written) or "nothing to change")
     return 0
 
 

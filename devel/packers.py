@@ -21,7 +21,7 @@ def usable() -> tuple[Packer, ...]:
     """Each version once, the one that AMI Kiln uses first."""
     named = [os.environ.get(name) for name in ("KILN_PACKER", "KILN_SECOND_PACKER")]
     paths = [named[0], *map(str, program.on_path("packer")), named[1]]
-    newest: dict[tuple[int, int, int], Packer] = {}
+    newest: dict[str, Packer] = {}
     for path in dict.fromkeys(filter(None, paths)):
         with contextlib.suppress(KilnError), patch.dict(os.environ, {"KILN_PACKER": path}):
             packer = program.find_packer(install=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 from kiln import components
@@ -23,28 +24,23 @@ def amis_yaml() -> str:
     return render("docs/amis-yaml.md.j2", blocks=blocks)
 
 
-def facts_schema(name: str) -> str:
+def _facts_schema(name: str) -> str:
     """The JSON Schema of an overlay's table of facts, for editors."""
-    return json.dumps(_of_overlay(TABLES[name].model_json_schema())) + "\n"
+    schema = json.dumps(TABLES[name].model_json_schema())
+    return json.dumps(json.loads(schema, object_hook=_of_overlay)) + "\n"
 
 
-def _of_overlay(schema: Any) -> Any:
-    """A schema that requires no key, takes a number for a version, and notes of sources."""
-    if isinstance(schema, list):
-        return [_of_overlay(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    # A property may have one of these names; its value is a schema.
-    kept = {
-        key: _of_overlay(value)
-        for key, value in schema.items()
-        if key not in ("default", "required", "title") or (value and isinstance(value, dict))
-    }
-    if kept.get("type") == "string":
-        kept["type"] = ["string", "number"]
-    if kept.get("additionalProperties") is False:
-        kept["patternProperties"] = {"_(sources?|confirmed)$": {}}
-    return kept
+def _of_overlay(schema: dict[str, Any]) -> dict[str, Any]:
+    """Require no key, take a number for a version, and allow notes of sources."""
+    schema.pop("required", None)
+    if schema.get("type") == "string":
+        schema["type"] = ["string", "number"]
+    if schema.get("additionalProperties") is False:
+        schema["patternProperties"] = {"_(sources?|confirmed)$": {}}
+    return schema
+
+
+FACTS = {ROOT / f"docs/facts/{name}.schema.json": partial(_facts_schema, name) for name in TABLES}
 
 
 def rules_page() -> str:

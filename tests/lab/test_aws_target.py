@@ -98,8 +98,7 @@ def account(
     (recipe,) = (item for item in load.load_recipes() if item.name == AL2)
     target = LabTarget("a test", endpoint=settings.current().endpoint)
     with target.hooks.prepared("a test", [recipe], Progress()):
-        pass
-    home = tmp_path_factory.mktemp("home")
+        home = tmp_path_factory.mktemp("home")
     with aws_front.serve(lab, calls) as way:
         yield (
             users_environment(home)
@@ -451,10 +450,9 @@ def reporting_matrix(checkout: Path) -> Path:
     keys.write_text(yaml.safe_dump(known, sort_keys=False))
     target = LabTarget("a test", endpoint=settings.current().endpoint)
     with target.hooks.prepared("a test", [usual_row()], Progress()):
-        pass
-    # The mirror makes a repository when it is asked for it, which takes longer than one waits.
-    for repository in demand(usual_row()).repositories:
-        mirror.find(f"{repository.url}/repodata/repomd.xml")
+        # The mirror makes a repository when it is asked for it, which takes longer than one waits.
+        for repository in demand(usual_row()).repositories:
+            mirror.find(f"{repository.url}/repodata/repomd.xml")
     return path
 
 

