@@ -65,7 +65,7 @@ class LaunchRequest(BaseModel):
 
     @property
     def by_type(self) -> list[LaunchRequest]:
-        """The same request for each instance type alone."""
+        """A copy of the request for each of its instance types alone."""
         return [self.model_copy(update={"instance_types": (kind,)}) for kind in self.instance_types]
 
     @property

@@ -66,7 +66,7 @@ class Finding:
         return None
 
     def at(self, place: Place) -> Finding:
-        """The same finding at a place."""
+        """A copy of the finding at a place."""
         return replace(self, file=place.file, line=place.line, column=place.column, path=place.path)
 
     @classmethod

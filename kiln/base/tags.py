@@ -38,7 +38,7 @@ EFA = tag("efa")
 
 # The verdict of the AMI checks: `pass` or `fail`, when, by which commit.
 VERIFIED = tag("verified")
-# The same, of checks on an instance that booted the AMI's own kernel in the lab.
+# The verdict of the checks on an instance that booted the AMI's own kernel in the lab.
 OWN_KERNEL = tag("own-kernel")
 # Of a published AMI: its line (al2023/lts/base/x86_64). Of a copy: the AMI it is a copy of.
 LINE = tag("line")

@@ -27,7 +27,7 @@ REFUSED = "no session of"
 
 
 def require_plugin() -> None:
-    """Raises KilnError (exit status 2) if AWS's plugin is not on this machine."""
+    """Require AWS's plugin on this machine."""
     if not shutil.which(PLUGIN):
         raise KilnError(
             f"ssh_interface session_manager needs {PLUGIN}, which is not on PATH",
@@ -37,10 +37,7 @@ def require_plugin() -> None:
 
 
 def is_online(instance_id: str, target: Target) -> bool:
-    """Return True if the instance's SSM agent has registered, so that sessions can begin.
-
-    Raises KilnError (exit status 1) if Systems Manager does not say.
-    """
+    """Return True if the instance's SSM agent has registered, so that sessions can begin."""
     wanted: list[Any] = [{"Key": "InstanceIds", "Values": [instance_id]}]
     with aws.explained(f"whether {instance_id} has registered with Systems Manager is not known"):
         answer = aws.ssm(target).describe_instance_information(Filters=wanted)
@@ -64,10 +61,7 @@ def proxy_command(target: Target, folder: Path) -> str:
 
 
 def carry(region: str, settings: str, instance_id: str, port: str) -> None:
-    """Become the plugin, with a new session of the instance; stdin and stdout are ssh's.
-
-    Raises KilnError (exit status 1) if Systems Manager opens no session.
-    """
+    """Become the plugin, with a new session of the instance; stdin and stdout are ssh's."""
     own = json.loads(Path(settings).read_text())
     parameters = {
         "Target": instance_id,

@@ -147,7 +147,7 @@ class Target:
         return {}
 
     def in_region(self, region: str) -> Target:
-        """The same target in another region, which AWS may have though boto3 does not know it."""
+        """A copy of the target in another region; boto3 need not know the region."""
         return replace(self, region=region)
 
     def identified(self) -> Target:

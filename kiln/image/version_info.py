@@ -66,7 +66,7 @@ class InstalledPackage(_Part):
 
     @property
     def full_version(self) -> str:
-        """The same with the epoch, unless that is 0: 1:2.34-5."""
+        """Epoch, version and release; an epoch of 0 is left out: 1:2.34-5."""
         return f"{self.epoch}:{self.release_version}" if self.epoch else self.release_version
 
 

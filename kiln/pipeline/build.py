@@ -57,8 +57,8 @@ def build_recipes(
 ) -> Outcome:
     """Build these recipes, several in parallel; `on_failure` gets each failure at once.
 
-    `rebuilt`: there is one recipe, and it is baked again from a record's inputs. Raises KilnError
-    if nothing could be started, or if a single recipe's build failed.
+    `rebuilt`: there is one recipe, and it is baked again from a record's inputs. A failure of a
+    single recipe is raised.
     """
     stop = Stop()
     failures: dict[str, KilnError] = {}

@@ -179,12 +179,12 @@ def _check_signatures(repository: Repository, fetcher: Fetcher, keyring: Path) -
     if repository.kind == "apt":
         for url in repository.release_files():
             file.write_bytes(fetcher.get(url))
-            check_signature(keyring, file)
+            require_signature(keyring, file)
     else:
         url = f"{repository.url}/repodata/repomd.xml"
         file.write_bytes(fetcher.get(url))
         signature.write_bytes(fetcher.get(f"{url}.asc"))
-        check_signature(keyring, signature, file)
+        require_signature(keyring, signature, file)
 
 
 def make_keyring(repository: Repository, fetcher: Fetcher, keyring: Path) -> Path:
@@ -221,8 +221,8 @@ def armored(keyring: Path) -> str:
         return _gpg(home, "--armor", "--export")
 
 
-def check_signature(keyring: Path, *files: Path) -> None:
-    """Check a file with its signature inside, or a detached signature and its file.
+def require_signature(keyring: Path, *files: Path) -> None:
+    """Require a valid signature inside a file, or a detached signature and its file.
 
     A file may have more signatures, by keys that are not pinned: Debian's Release files have one
     for each release. NotSignedError has gpgv's own words.

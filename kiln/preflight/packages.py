@@ -92,7 +92,10 @@ class AptRoot:
 
 
 class DnfRoot:
-    """As AptRoot, for dnf; `arch` as uname -m names it. `cache` keeps the metadata."""
+    """An empty machine of one distribution and processor that knows some repositories, for dnf.
+
+    `arch` is as uname -m names it; `cache` keeps the metadata.
+    """
 
     def __init__(
         self, folder: Path, cache: Path, distro: str, arch: str, indexes: Sequence[Index]
@@ -131,7 +134,7 @@ class DnfRoot:
         self._command += ["--cacheonly"]
 
     def offers(self, names: Iterable[str]) -> dict[str, list[Offer]]:
-        """As AptRoot."""
+        """Return the versions of each package, those of module streams included."""
         # Packages of a module stream are hidden until it is enabled; resolve() enables it.
         words = ["--available", "--showduplicates", "--queryformat", _FIELDS, _ALL_STREAMS]
         listed = self._run("repoquery", *words, *names).stdout
@@ -139,7 +142,8 @@ class DnfRoot:
         return _grouped((row[0], row[1].removeprefix("0:"), row[2]) for row in rows)
 
     def resolve(self, packages: Sequence[WantedPackage], stream: str, offers: Offers) -> int:
-        """As AptRoot; the module stream is enabled first, as nvidia-driver.sh does."""
+        """Enable the module stream, as nvidia-driver.sh does, and let the solver install these
+        packages; return how many it would install."""
         if stream not in ("", self._stream):
             if self._stream:
                 self._run("module", "reset", self._stream.partition(":")[0])
@@ -157,7 +161,7 @@ class DnfRoot:
 
     @cached_property
     def names(self) -> Sequence[str]:
-        """As AptRoot."""
+        """The names of all packages."""
         words = ["--available", "--queryformat", "%{name}", _ALL_STREAMS]
         return self._run("repoquery", *words).stdout.split()
 
