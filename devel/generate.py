@@ -22,7 +22,7 @@ from kiln.cli.task import GROUPS, KilnTask, flag
 from kiln.cloud import iam
 from kiln.compat.engine import unconfirmed_of_row
 from kiln.facts import instance_types
-from kiln.image import version_info
+from kiln.image.version_info import record_json_schema
 from kiln.matrix import load, model
 from kiln.mig import profiles
 from kiln.packer.render import stale_files, write_all
@@ -96,10 +96,7 @@ def _cli() -> str:
 # File → the function that makes its text, and the source.
 TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
     ROOT / "docs/amis.schema.json": (model.matrix_json_schema, "kiln/matrix/model.py"),
-    ROOT / "docs/record.schema.json": (
-        version_info.record_json_schema,
-        "kiln/image/version_info.py",
-    ),
+    ROOT / "docs/record.schema.json": (record_json_schema, "kiln/image/version_info.py"),
     ROOT / "docs/catalog.schema.json": (catalog_model.catalog_json_schema, "kiln/catalog/model.py"),
     **{path: (made, "kiln/facts/models.py") for path, made in reference.FACTS.items()},
     iam.POLICY_FILE: (iam.policy_text, "kiln/facts/knowledge/iam.yaml"),
@@ -118,10 +115,7 @@ TEXTS: dict[Path, tuple[Callable[[], str], str]] = {
         codebuild.codebuild_text,
         "templates/deploy and the policies in docs/",
     ),
-    stack.TEMPLATE: (
-        stack.example_text,
-        "templates/stack/ and kiln/facts/knowledge/telemetry-stack.yaml",
-    ),
+    stack.TEMPLATE: (stack.example_text, "templates/stack/ and telemetry-stack.yaml"),
     ROOT / "runtime/etc/kiln/dcgm-counters.csv": (
         _counters,
         "kiln/facts/knowledge/cloudwatch.yaml",
