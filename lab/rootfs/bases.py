@@ -196,6 +196,9 @@ def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
     for unit in ("cloud-init", "cloud-final"):
         path = root / f"usr/lib/systemd/system/{unit}.service"
         replace(path, re.sub(_DEBIANS_ORDER, "", path.read_text()))
+    # Ubuntu's socket would start sshd before cloud-init has made the host keys.
+    run("chroot", str(root), "systemctl", "--quiet", "disable", "ssh.socket")
+    run("chroot", str(root), "systemctl", "--quiet", "enable", "ssh.service")
     for tool in sorted((root / "usr/bin").glob("apt*")) + sorted((root / "usr/bin").glob("dpkg*")):
         tool.unlink()
     (root / "usr/lib/kiln-lab").mkdir(parents=True, exist_ok=True)
