@@ -31,6 +31,10 @@ _CA_IN_GUEST = "usr/local/share/ca-certificates/kiln-lab.crt"
 _BUNDLE = "etc/ssl/certs/ca-certificates.crt"
 _RPM_KEYS = "etc/pki/rpm-gpg"
 _STAGE = "/usr/lib/kiln-lab-cloud-init/cloud-init"
+# Only Debian's cloud-init has this order: https://github.com/canonical/cloud-init systemd/*.tmpl
+# Amazon's sets the host name after D-Bus is there, and ecs.service, a part of multi-user.target,
+# waits for cloud-final.
+_DEBIANS_ORDER = r"(?m)^(After=multi-user.target|Before=sysinit.target|DefaultDependencies=no)\n"
 
 
 def ensure(distro_id: str, arch: str = "x86_64", progress: Progress | None = None) -> Path:
@@ -189,10 +193,12 @@ def _as_amazon_linux(root: Path, spec: dict[str, Any]) -> None:
     replace(root / _RPM_KEYS / spec["rpm_key"], keys.ensure().public("amazon-linux").decode())
     # Where cloud-init looks for its helpers on this family: the one that prints the host keys.
     (root / "usr/libexec/cloud-init").symlink_to("../lib/cloud-init")
-    # Only Debian's cloud-init has this order, and ecs.service, which is part of that target, waits
-    # for cloud-final: https://github.com/canonical/cloud-init systemd/cloud-final.service.tmpl
-    final = root / "usr/lib/systemd/system/cloud-final.service"
-    replace(final, final.read_text().replace("After=multi-user.target\n", ""))
+    for unit in ("cloud-init", "cloud-final"):
+        path = root / f"usr/lib/systemd/system/{unit}.service"
+        replace(path, re.sub(_DEBIANS_ORDER, "", path.read_text()))
+    # Ubuntu's socket would start sshd before cloud-init has made the host keys.
+    run("chroot", str(root), "systemctl", "--quiet", "disable", "ssh.socket")
+    run("chroot", str(root), "systemctl", "--quiet", "enable", "ssh.service")
     for tool in sorted((root / "usr/bin").glob("apt*")) + sorted((root / "usr/bin").glob("dpkg*")):
         tool.unlink()
     (root / "usr/lib/kiln-lab").mkdir(parents=True, exist_ok=True)
