@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 
 from kiln.base import needs, processes
 from kiln.base.account import mirrored
-from kiln.base.errors import operation_failed
+from kiln.base.errors import KilnError, operation_failed
 from kiln.base.versions import at_least, below, newest, same
 from kiln.facts.tables import http_reason, table
 
@@ -79,15 +80,16 @@ def find_packer(
 ) -> Packer:
     """Return the Packer that `KILN_PACKER` names, or the first on PATH that fits.
 
-    Debian's 1.6.6 fits the lab only, and is installed there if there is none. Newer ones need the
-    amazon plugin. What is missing for AWS, and the plugin for any target, is fetched into the
-    cache. Nothing is installed or fetched if `install` is false.
+    Debian 12's 1.6.6 fits the lab only, and is installed there if there is none. Newer ones need
+    the amazon plugin. What is missing for AWS, the plugin for any target, and Packer where apt-get
+    has none, is fetched into the cache. Nothing is installed or fetched if `install` is false.
     """
     minimum, lab = table("packer")["minimum"], table("packer")["lab"]
     for_lab = not in_aws or bool(os.environ.get(TESTS_ALLOW_1_6))
     named = os.environ.get("KILN_PACKER")
-    if for_lab and not named:
-        needs.ensure("packer", install=install, say=say)
+    if for_lab and install and not named and not [*_cache().glob("packer_*.zip")]:
+        with suppress(KilnError):
+            needs.ensure("packer", install=install, say=say)
     refused = []
     for path in [Path(named).absolute()] if named else on_path("packer"):
         version = _version_of(path)
@@ -97,15 +99,14 @@ def find_packer(
             refused.append(f"Packer {version} at {path} is too old")
         else:
             return _with_plugin(Packer(path, version), install, say)
-    if in_aws and not named:
-        path = _fetched("packer", _cache(), install, say)
-        version = table("packer")["releases"]["packer"]["version"]
-        return _with_plugin(Packer(path, version), install, say)
-    debian = f"apt-get install packer ({lab}), or " if for_lab else ""
-    raise operation_failed(
-        "; ".join(refused) or "there is no packer on PATH",
-        hint=f"{debian}install {minimum} or newer: {_INSTALL_PAGE}; KILN_PACKER may name it",
-    )
+    if named:
+        raise operation_failed(
+            refused[0],
+            hint=f"let KILN_PACKER name {minimum} or newer ({_INSTALL_PAGE}), or unset it",
+        )
+    path = _fetched("packer", _cache(), install, say)
+    version = table("packer")["releases"]["packer"]["version"]
+    return _with_plugin(Packer(path, version), install, say)
 
 
 def command(

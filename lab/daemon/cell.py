@@ -29,6 +29,7 @@ from kiln.base import needs
 from kiln.base.errors import KilnError, operation_failed
 from kiln.base.paths import ROOT
 from kiln.cli.output import log
+from kiln.packer import program
 from lab.base import folders, locks
 from lab.base.settings import current
 from lab.base.shell import CommandError, run
@@ -84,9 +85,11 @@ def enter(*, start: bool = False, used: bool = False) -> None:
         host.can_run()
         # In the cell nobody can install anything.
         also = {_GROUPS[end] for end in _GROUPS if any(word.endswith(end) for word in words)}
-        groups = ["packer", "ssh", "lab", *sorted(also)]
+        groups = ["ssh", "lab", *sorted(also)]
     # Also without a group: it adds to PATH the system's folders, which a user's may lack.
     needs.ensure(*groups, install="--no-install" not in words, say=log)
+    if groups and needs.missing("packer"):
+        program.find_packer(install="--no-install" not in words, say=log)
     sys.stdout.flush()
     command = [sys.executable, "-S", *words]
     raise SystemExit(call(lab.root, command, port=lab.port))

@@ -97,6 +97,8 @@ def test_packages_are_installed_before_the_cell(
     monkeypatch.setattr(sys, "argv", ["start.py", *words.split()])
     monkeypatch.setattr(cell.host, "can_run", lambda: None)
     monkeypatch.setattr(cell.needs, "ensure", lambda *groups, **_: asked.extend(groups))
+    monkeypatch.setattr(cell.needs, "missing", lambda *groups: groups)
+    monkeypatch.setattr(cell.program, "find_packer", lambda **_: asked.append("packer"))
     monkeypatch.setattr(cell, "call", lambda *_, **__: 0)
     monkeypatch.setenv("KILN_LAB_STATE", str(tmp_path))
     takes_down = words.startswith("lab.clean")
