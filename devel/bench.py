@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import platform
-import re
 import resource
 import statistics
 import subprocess
@@ -47,8 +46,6 @@ TOTAL_AIM_S = 30.0
 ADDED_AIM_S = 2.5
 # Stages that are not the pipeline's own work.
 _OTHERS = ("lab", "packer build", "boot the AMI", "checks")
-# Messages of Packer's amazon-ebs builder: the build instance starts, answers, is stopped.
-_MARKS = ("Launching a source AWS instance", "Connected to SSH!", "Stopping the source instance")
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ def validate_figures(rounds: int = 2) -> list[Figure]:
 
 
 def build_figures() -> list[Figure]:
-    """A warm lab build by `./invoke build`, split by its record and Packer's log."""
+    """A warm lab build by `./invoke build`, split by its record."""
     (recipe,) = flags.select(load.load_recipes(), distro=DISTRO, driver=DRIVER)
     # Warm means: the lab is up and has the row's root filesystem and downloads.
     target = LabTarget("a bench", endpoint=settings.current().endpoint)
@@ -156,25 +153,19 @@ def build_figures() -> list[Figure]:
         total, done = timed(argv)
     require(done.returncode == 0, done)
     (record,) = json.loads(done.stdout)
-    log = Path(record["folder"], "packer.log").read_text(encoding="utf-8")
     path = Path(record["folder"], "record.json")
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    return split(total, record["seconds"], log, str(shown))
+    return split(total, record["seconds"], str(shown))
 
 
-def split(total: float, seconds: Mapping[str, float], log: str, record: str) -> list[Figure]:
-    """Split the `total` seconds of a build by its record's `seconds` and the text of packer.log."""
+def split(total: float, seconds: Mapping[str, float], record: str) -> list[Figure]:
+    """Split the `total` seconds of a build by its record's `seconds`."""
     own = {stage: spent for stage, spent in seconds.items() if stage not in _OTHERS}
     added = total - sum(seconds[stage] for stage in _OTHERS)
     own["start, plan, record"] = added - sum(own.values())
-    boot, provisioners = phases(log)
-    packer_s = seconds["packer build"]
     return [
         Figure("warm lab build", round(total, 1), "s", TOTAL_AIM_S, record),
-        Figure("  packer build", round(packer_s, 1), "s"),
-        Figure("    boot of the build instance", boot, "s", note="packer.log, whole seconds"),
-        Figure("    provisioners", provisioners, "s", note="reboot into the kernel included"),
-        Figure("    image, Packer itself", round(packer_s - boot - provisioners, 1), "s"),
+        Figure("  packer build", round(seconds["packer build"], 1), "s", note="see packer.log"),
         Figure("  boot of the AMI", round(seconds["boot the AMI"], 1), "s"),
         Figure("  checks", round(seconds["checks"], 1), "s"),
         Figure("  lab", round(seconds["lab"], 1), "s", note="checks that it is up and complete"),
@@ -186,23 +177,6 @@ def split(total: float, seconds: Mapping[str, float], log: str, record: str) -> 
             ", ".join(f"{stage} {spent:.1f}" for stage, spent in own.items()),
         ),
     ]
-
-
-def phases(log: str) -> tuple[int, int]:
-    """Seconds from launch to SSH and from there to the end of provisioning, from packer.log.
-
-    Raises operation_failed when the log does not contain a message of _MARKS.
-    """
-    moments = []
-    for mark in _MARKS:
-        match = re.search(rf"^(\d\d):(\d\d):(\d\d) .*{re.escape(mark)}", log, re.MULTILINE)
-        if not match:
-            raise operation_failed(f"packer.log does not contain {mark!r}")
-        hours, minutes, rest = map(int, match.groups())
-        moments.append(hours * 3600 + minutes * 60 + rest)
-    launched, connected, stopping = moments
-    # The log has no dates: a build may run past midnight.
-    return (connected - launched) % 86400, (stopping - connected) % 86400
 
 
 def _table(figures: list[Figure]) -> Table:

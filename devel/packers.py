@@ -12,8 +12,17 @@ from functools import cache
 from unittest.mock import patch
 
 from kiln.base.errors import KilnError
+from kiln.cli.output import log
 from kiln.packer import program
 from kiln.packer.program import Packer
+
+
+def ensure(*, install: bool = True) -> None:
+    """Have the Packer that AMI Kiln uses; if it was fetched, name it to the tests."""
+    packer = program.find_packer(install=install, say=log)
+    if packer.plugin_folder:
+        os.environ["KILN_PACKER"] = str(packer.path)
+        os.environ["PACKER_PLUGIN_PATH"] = str(packer.plugin_folder)
 
 
 @cache

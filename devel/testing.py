@@ -58,7 +58,8 @@ def linters_dict(linters: list[Finished]) -> dict[str, Any]:
 
 def lint(*, install: bool = True) -> list[Finished]:
     """Run all linters in parallel, and print what they found."""
-    needs.ensure("lint", "packer", install=install, say=log)
+    needs.ensure("lint", install=install, say=log)
+    packers.ensure(install=install)
     python = [sys.executable, "-m"]
     files = scripts.committed()
     shell = scripts.files_in_language("shell", files)
@@ -95,7 +96,8 @@ def test(
         parts = {"unit": _unit_tests(["-m", "not slow", *chosen])}
         log("left out by --quick: tests/lab, the other linters, and tests marked slow")
     else:
-        needs.ensure("lint", "packer", "ssh", "tests", install=True, say=log)
+        needs.ensure("lint", "ssh", "tests", install=True, say=log)
+        packers.ensure()
         if everything:
             other = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
             needs.ensure(f"emulate_{other}", install=True, say=log)
