@@ -272,14 +272,14 @@ class LabHooks(Hooks):
         return tuple(hints)
 
 
-def _require_disk(folder: Path, gib: float = _NEEDS_GIB) -> None:
-    """Require that `gib` GiB are free on the disk of `folder`."""
+def _require_disk(folder: Path) -> None:
+    """Require that a lab build's space is free on the disk of `folder`."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 2**30
-    if free < gib:
+    if free < _NEEDS_GIB:
         raise operation_failed(
-            f"the disk is full: {free:.1f} GiB are free at {folder}, a lab build needs {gib:g}",
+            f"the disk is full: {free:.1f} GiB are free at {folder}, a build needs {_NEEDS_GIB}",
             hint="free some space (`./invoke lab.clean` deletes the lab's AMIs), or point "
             "KILN_LAB_STATE at another disk",
         )

@@ -70,9 +70,9 @@ def error(family: str, line: str, code: str, text: str) -> Answer:
     return _answer(line, "text/xml", f'<?xml version="1.0" encoding="UTF-8"?>\n{xml}'.encode())
 
 
-def json_answer(content: Any, status: str = "200 OK", kind: str = "application/json") -> Answer:
+def json_answer(content: Any, status: str = "200 OK") -> Answer:
     """An answer of the lab itself, or of a service that speaks JSON."""
-    return _answer(status, kind, json.dumps(content).encode())
+    return _answer(status, "application/json", json.dumps(content).encode())
 
 
 def plain(status: str, text: str) -> Answer:

@@ -14,8 +14,6 @@ from lab.base.settings import Lab
 
 # A file beside an instance's disk: the path of the root filesystem below it.
 BASE = "base"
-# Overlayfs keeps what it knows of a folder in extended attributes.
-TAR = ("tar", "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "--sparse")
 
 
 def folder(lab: Lab, instance_id: str) -> Path:

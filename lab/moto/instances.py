@@ -137,14 +137,6 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
     def iam_instance_profile(self, _: object) -> None:
         """moto keeps it twice, and forgets this one when the profile is replaced."""
 
-    @property
-    def instance_status(self) -> dict[str, Any]:
-        return self._status()
-
-    @property
-    def system_status(self) -> dict[str, Any]:
-        return self._status()
-
     def start(self) -> Any:
         before = copy.copy(self._state)
         if self.state == "stopped":
@@ -320,6 +312,8 @@ class LabInstance(moto_instances.Instance):  # type: ignore[misc]
             "Details": [{"Name": "reachability", "Status": self.reachable}],
             "Status": summary[self.reachable],
         }
+
+    instance_status = system_status = property(_status)
 
 
 def incorrect_state(instance: LabInstance, verb: str) -> EC2ClientError:

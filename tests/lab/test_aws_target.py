@@ -399,20 +399,6 @@ def test_acceptance_walks_through_the_account(
     assert not any("team" in text for call in spot for text in call.values())
 
 
-@pytest.mark.all
-def test_acceptance_that_fails_leaves_nothing_behind(
-    built: Built, impatient: Kiln, checkout: Path, ec2: Any, lab: Lab
-) -> None:
-    before, code = inventory(ec2), "UnauthorizedOperation"
-    control.order_fault(lab, action="RunInstances", code=code, times=9)
-    steps = acceptance(impatient, checkout, 1, "--name", AL2, "--ami", record(built)["ami_id"])
-    assert steps["build"][0] == "failed"
-    assert "UnauthorizedOperation" in steps["build"][1]
-    assert steps["publish"] == ("skipped", "not run: build failed")
-    assert [steps[step][0] for step in ("terminate", "retire", "sweep")] == ["passed"] * 3
-    assert inventory(ec2) == before
-
-
 @pytest.fixture(scope="module")
 def profile(client: Any) -> Iterator[str]:
     """An instance profile that reports and may be managed."""

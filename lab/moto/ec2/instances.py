@@ -9,7 +9,6 @@ from typing import Any
 
 from lab.moto.ec2.calls import Request, call, error
 
-_BEHAVIOR = "InstanceInitiatedShutdownBehavior"
 # Options of the metadata service, and where moto keeps them.
 _OPTIONS = {
     "HttpTokens": "http_tokens",

@@ -22,7 +22,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 
-from lab.moto.ec2 import (
+from lab.moto.ec2 import (  # noqa: F401 - their handlers are registered when they are imported
     calls,
     consistency,
     consoles,
@@ -42,19 +42,6 @@ from lab.moto.ec2 import (
     volumes,
 )
 from lab.moto.instances import LabInstance
-
-# Their handlers are registered when they are imported.
-HANDLERS = (
-    consoles,
-    image_reports,
-    images,
-    imaging,
-    instances,
-    launch,
-    launch_templates,
-    snapshots,
-    volumes,
-)
 
 Method = Callable[[Any], Any]
 # moto's makes an AMI of nothing, and keeps an association's id.

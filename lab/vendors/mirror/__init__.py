@@ -19,16 +19,23 @@ from kiln.base.recipe import Recipe
 from kiln.base.vocabulary import UNAME_ARCH
 from lab.base import settings
 from lab.machine import endpoints
-from lab.vendors.mirror import (
+from lab.vendors.mirror import (  # noqa: F401 - a vendor's module registers its routes
     amazon,
     ca,
+    cloudwatch,
     cuda_repository,
     debian,
+    efa,
+    fsx,
+    github,
     keys,
+    nvidia_cuda,
+    nvidia_driver,
     nvidia_toolkit,
     repos,
-    routes,
     server,
+    site,
+    ssm,
 )
 
 LOG = "mirror.log"
@@ -36,7 +43,7 @@ LOG = "mirror.log"
 
 def vendor_hosts() -> list[str]:
     """The host names that the mirror serves; the guests' resolver answers with its address."""
-    return routes.hosts()
+    return site.hosts()
 
 
 def serve(
@@ -119,12 +126,12 @@ def _repositories(recipe: Recipe) -> list[repos.Repo]:
     return [repository for repository in (*own, *vendors) if repository]
 
 
-def key_fingerprints(state: Path | None = None) -> dict[str, str]:
+def key_fingerprints() -> dict[str, str]:
     """The lab's key for each vendor key of kiln/facts/knowledge/keys.yaml: name → fingerprint."""
-    keyring = _site(state or settings.current().shared).keyring
+    keyring = _site(settings.current().shared).keyring
     return {name: keyring.fingerprint(name) for name in keys.VENDORS}
 
 
 @cache
-def _site(home: Path) -> routes.Site:
-    return routes.Site(home, keys.ensure(home))
+def _site(home: Path) -> site.Site:
+    return site.Site(home, keys.ensure(home))

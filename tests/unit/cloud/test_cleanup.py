@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +14,9 @@ from botocore.exceptions import ClientError
 
 from kiln.base.account import Account
 from kiln.base.errors import KilnError
-from kiln.base.progress import Progress
 from kiln.cloud import cleanup
 from kiln.cloud.network import forget_key, make_access
-from kiln.cloud.runs import Run, clean_dead_runs
+from kiln.cloud.runs import Run
 from kiln.cloud.target import Target
 from kiln.pipeline import bake
 from tests.unit.publish.faults import at_each_call
@@ -461,25 +459,3 @@ def test_wildcard_finds_no_resource(ec2: Any, make: Make) -> None:
         assert list(cleanup.live_instances(ec2, pattern)) == []
         for find in cleanup.resource_finders(True).values():
             assert find(ec2, pattern) == []
-
-
-@pytest.mark.parametrize("forged", [{"run_id": "*"}, {"run_id": OTHERS}, {"region": "*"}])
-def test_forged_state_removes_nothing(
-    ec2: Any,
-    make: Make,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    forged: dict[str, str],
-) -> None:
-    make(OTHERS)
-    before = there(ec2)
-    monkeypatch.setenv("KILN_BUILD_DIR", str(tmp_path / "build"))
-    state = {"run_id": MINE, "target": "aws", "place": AWS.place, "where": "AWS"}
-    state |= {"region": "eu-central-1", **forged}
-    folder = tmp_path / "build" / "row" / MINE
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({**state, "amis": True}))
-    clean_dead_runs(AWS, Progress())
-    assert there(ec2) == before
-    assert "nothing is removed for it" in capsys.readouterr().err

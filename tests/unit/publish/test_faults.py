@@ -212,27 +212,16 @@ def test_interrupted_task_is_continued(task: Task) -> None:
         task.finish()
 
 
-def test_failed_copy_is_replaced(
-    client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_copy_is_replaced(client: Client, bake: Bake) -> None:
     bake(1)
-    failed: list[str] = []
-
-    def act(region: str, operation: str, given: dict[str, Any], call: Callable[[], Any]) -> Any:
-        answer = call()
-        if operation == "CopyImage" and not failed:
-            failed.append(answer["ImageId"])
-        for image in answer.get("Images", []):
-            if image["ImageId"] in failed:
-                image |= {"State": "failed", "StateReason": {"Message": "no such key"}}
-        return answer
-
-    faults.at_each_call(monkeypatch, act)
-    with pytest.raises(KilnError, match="is failed: no such key"):
-        published(OTHER)
+    with_key = Publish.model_validate({"kms_keys": {OTHER: "alias/late"}})
+    with pytest.raises(KilnError, match=r"is failed: The KMS key .* does not exist in eu-west-1"):
+        published(OTHER, settings=with_key)
     assert channels.held(AWS, LINE, "nightly") is None
-    published(OTHER)
-    assert resolved(client, "nightly", OTHER) not in failed
+    kms = client("kms", OTHER)
+    kms.create_alias(AliasName="alias/late", TargetKeyId=kms.create_key()["KeyMetadata"]["KeyId"])
+    published(OTHER, settings=with_key)
+    assert described(client, resolved(client, "nightly", OTHER), OTHER)["State"] == "available"
 
 
 def test_copy_with_an_outdated_key_is_replaced(client: Client, bake: Bake) -> None:

@@ -212,12 +212,6 @@ def test_setting_without_effect_moves_no_channel(
     assert channels.held(AWS, LINE, "nightly") is None
 
 
-def test_copy_with_a_missing_key_fails(bake: Bake) -> None:
-    bake(3)
-    with pytest.raises(KilnError, match=r"is failed: The KMS key .* does not exist in eu-west-1"):
-        published(OTHER, settings=Publish.model_validate({"kms_keys": {OTHER: "alias/none"}}))
-
-
 def test_late_answers_of_aws_are_waited_for(
     client: Client, bake: Bake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -509,10 +503,14 @@ def test_a_launch_template_launches_what_the_channel_holds_now(
     client: Callable[..., Any], bake: Bake
 ) -> None:
     first, second = bake(1), bake(2)
+    asked, kind = launch_request(LINE, "nightly", HOME), KINDS["launch-template-json"]
+    with pytest.raises(KilnError, match=f"nightly of {LINE} holds nothing in {HOME}") as refused:
+        pinned(AWS, asked)
+    assert refused.value.exit_status == 1
     published(HOME, ami_id=first)
-    template = json.loads(
-        KINDS["launch-template-json"].document(launch_request(LINE, "nightly", HOME))
-    )
+    now = json.loads(kind.document(pinned(AWS, asked)))
+    assert now["LaunchTemplateData"]["ImageId"] == first
+    template = json.loads(kind.document(asked))
     vpc = client("ec2").describe_security_groups()["SecurityGroups"][0]["GroupId"]
     template["LaunchTemplateData"]["SecurityGroupIds"] = [vpc]
     client("ec2").create_launch_template(**template)
@@ -525,17 +523,3 @@ def test_a_launch_template_launches_what_the_channel_holds_now(
     assert {"Key": "kiln:line", "Value": LINE} in instance["Tags"]
     back("nightly")
     assert launched(client, name)["ImageId"] == first
-
-
-def test_a_pinned_document_holds_the_id_of_that_moment(bake: Bake) -> None:
-    published(HOME, ami_id=(made := bake()))
-    asked = launch_request(LINE, "nightly", HOME)
-    text = KINDS["launch-template-json"].document(pinned(AWS, asked))
-    assert json.loads(text)["LaunchTemplateData"]["ImageId"] == made
-
-
-@pytest.mark.usefixtures("client")
-def test_an_empty_channel_cannot_be_pinned() -> None:
-    with pytest.raises(KilnError, match=f"nightly of {LINE} holds nothing in {HOME}") as refused:
-        pinned(AWS, launch_request(LINE, "nightly", HOME))
-    assert refused.value.exit_status == 1
