@@ -6,6 +6,7 @@ A test adds to `Guest` what its own subject needs, lays its files into `root` an
 from __future__ import annotations
 
 import contextlib
+import platform
 import subprocess
 import time
 import uuid
@@ -167,10 +168,12 @@ def network() -> Iterator[str]:
 
 
 G = TypeVar("G", bound=Guest)
+# The distribution with the packages of this machine's own archive.
+DISTRO = "debian12" if platform.freedesktop_os_release()["ID"] == "debian" else "ubuntu2404"
 
 
 @contextlib.contextmanager
-def made(kind: type[G], home: Path, distro: str = "debian12") -> Iterator[G]:
+def made(kind: type[G], home: Path, distro: str = DISTRO) -> Iterator[G]:
     """A guest in `home`, not booted yet; removed when the block ends."""
     guest = kind(home, bases.ensure(distro))
     for folder in ("root", "upper", "work"):

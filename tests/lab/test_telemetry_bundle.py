@@ -88,8 +88,8 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def guest(request, tmp_path, installer, agent) -> Iterator[Guest]:
-    """A machine of `request.param` (debian12 when not said) with installer and agent's package."""
-    distro = getattr(request, "param", "debian12")
+    """A machine of `request.param`, or of guests.DISTRO, with installer and agent's package."""
+    distro = getattr(request, "param", guests.DISTRO)
     with guests.made(Guest, tmp_path, distro) as machine:
         machine.boot()
         machine.put(installer, "/root/kiln-telemetry.sh")
