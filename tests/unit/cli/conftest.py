@@ -28,7 +28,8 @@ def run(
 ) -> Iterator[Callable[..., Done]]:
     """Run a task with folders of its own and no AWS but what a test gives."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "KILN_"))]:
-        monkeypatch.delenv(name)
+        if name != "KILN_PACKER":
+            monkeypatch.delenv(name)
     own = {
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": f"{tmp_path}/aws/config",
