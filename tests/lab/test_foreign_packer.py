@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 from conftest import AL2, ROOT
 
 from devel.testbed import bare_checkout
@@ -18,6 +19,8 @@ from lab.daemon import control
 def test_a_rendered_folder_builds_by_hand_from_any_directory(
     lab, ec2, source_ami, packer: Packer, tmp_path: Path
 ):
+    if packer.has_plugins and os.environ.get("KILN_LAB_SEED") != "none":
+        pytest.skip("its plugin gives up on an AMI that EC2 does not know yet")
     # Packer by itself takes {{ in a path for a template of its own.
     # The lab's keys are in the file of variables.
     keep = "nvidia-repo"

@@ -63,6 +63,8 @@ def internet(lab: Lab, log: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    if guests.DISTRO != "debian12":
+        pytest.skip("debian12 needs a Debian mirror")
     lab_of_the_tests()
     # The lab of the other tests has the stand-ins.
     lab = another_lab(__file__)

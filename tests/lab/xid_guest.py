@@ -43,6 +43,7 @@ LOG = "/var/log/gpuevent.log"
 UNIT = "kiln-xid.service"
 # systemd-nspawn gives a guest a boot id of its own by a mount over /proc, which a unit with
 # mounts of its own does not get to see: it would see the host's, the same after each reboot.
+# So the monitor reads a copy.
 BOOT_ID = """[Unit]
 DefaultDependencies=no
 Before=kiln-xid.service
@@ -53,7 +54,6 @@ ExecStart=/bin/cp /proc/sys/kernel/random/boot_id /opt/boot_id
 [Install]
 WantedBy=multi-user.target
 """
-SEES_BOOT_ID = "[Service]\nBindReadOnlyPaths=/opt/boot_id:/proc/sys/kernel/random/boot_id\n"
 
 
 class Guest(guests.Guest):
@@ -100,13 +100,12 @@ def install(root: Path) -> None:
             shutil.copytree(source, target, dirs_exist_ok=True, ignore=skip)
         else:
             shutil.copy2(source, target)
+    reader = root / "opt/kiln/lib/gpu_xid/host.py"
+    reader.write_text(reader.read_text().replace("/proc/sys/kernel/random/", "/opt/"))
     subprocess.run(
         ["chroot", root, "python3", "-m", "compileall", "-q", "/opt/kiln/lib/gpu_xid"], check=True
     )
     (root / "etc/systemd/system/boot-id.service").write_text(BOOT_ID)
-    dropins = root / f"etc/systemd/system/{UNIT}.d"
-    dropins.mkdir(exist_ok=True)
-    (dropins / "boot-id.conf").write_text(SEES_BOOT_ID)
     subprocess.run(
         ["systemctl", f"--root={root}", "enable", UNIT, "kiln-xid-hooks.path", "boot-id"],
         check=True, capture_output=True,
