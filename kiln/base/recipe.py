@@ -11,18 +11,30 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from kiln.base import vocabulary
 from kiln.base.account import Account, Block, InstanceType
-from kiln.base.errors import Place
-from kiln.base.vocabulary import Arch, DriverSource, Flavor, KernelModule
+from kiln.base.errors import Place, did_you_mean
+from kiln.base.vocabulary import Arch, DriverSource, Flavor, KernelModule, names_in
 
 Version = Annotated[str, vocabulary.VERSION]
 Release = Annotated[str, vocabulary.THREE_NUMBERS]
 Driver = Annotated[str, vocabulary.DRIVER]
 Kubernetes = Annotated[str, vocabulary.KUBERNETES]
 Label = Annotated[str, vocabulary.LABEL]
+
+
+def placeholders(*allowed: str) -> AfterValidator:
+    """Require that the `{…}` of a text are among these."""
+
+    def check(text: str) -> str:
+        for name in names_in(text):
+            if name not in allowed:
+                raise ValueError(f"unknown placeholder {{{name}}}: {did_you_mean(name, allowed)}")
+        return text
+
+    return AfterValidator(check)
 
 
 class SourceAmi(Block):
@@ -46,6 +58,19 @@ class SourceAmi(Block):
         if self.ssm_parameter:
             return f"ssm:{self.ssm_parameter}"
         return f"newest of {self.owner} named {self.name}"
+
+
+_PARENT = placeholders("arch", "deb_arch", "kubernetes", "parallelcluster")
+
+
+class ParentImage(SourceAmi):
+    """Look-up of the parent AMI: a public SSM parameter, or an owner and a name filter. `{arch}`,
+    `{deb_arch}`, `{kubernetes}` and `{parallelcluster}` are filled in per row."""
+
+    ssm_parameter: Annotated[str, vocabulary.PARAMETER, _PARENT] | None = None
+    """public SSM parameter with the AMI's id"""
+    name: Annotated[str, vocabulary.AMI_NAME, _PARENT] | None = None
+    """name filter; the newest match is taken"""
 
 
 class Distro(Block):

@@ -16,8 +16,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from kiln.base import vocabulary
 from kiln.base.account import Block
 from kiln.base.errors import did_you_mean
-from kiln.base.recipe import Driver, SourceAmi
-from kiln.base.vocabulary import Arch, Family, Flavor, Form, PackageManager, names_in, quoted
+from kiln.base.recipe import Driver, ParentImage, placeholders
+from kiln.base.vocabulary import Arch, Family, Flavor, Form, PackageManager, quoted
 
 
 def one_of(what: str, names: Callable[[dict[str, Any]], Iterable[str]]) -> AfterValidator:
@@ -29,18 +29,6 @@ def one_of(what: str, names: Callable[[dict[str, Any]], Iterable[str]]) -> After
             hint = did_you_mean(value, known)
             raise ValueError(f"{quoted(value)}: there is no such {what}: {hint}")
         return value
-
-    return AfterValidator(check)
-
-
-def placeholders(*allowed: str) -> AfterValidator:
-    """Require that the `{…}` of a text are among these."""
-
-    def check(text: str) -> str:
-        for name in names_in(text):
-            if name not in allowed:
-                raise ValueError(f"unknown placeholder {{{name}}}: {did_you_mean(name, allowed)}")
-        return text
 
     return AfterValidator(check)
 
@@ -386,22 +374,11 @@ class Kernels(Block):
         return self
 
 
-_PARENT = placeholders("arch", "deb_arch", "kubernetes", "parallelcluster")
 _End = Annotated[str, placeholders("cuda_repo", "last_cuda", "last_driver", "last_efa")]
 _SnapshotName = Annotated[
     str,
     one_of("entry of `package_snapshots`", lambda context: context["whole"]["package_snapshots"]),
 ]
-
-
-class ParentImage(SourceAmi):
-    """Look-up of the parent AMI: a public SSM parameter, or an owner and a name filter. `{arch}`,
-    `{deb_arch}`, `{kubernetes}` and `{parallelcluster}` are filled in per row."""
-
-    ssm_parameter: Annotated[str, vocabulary.PARAMETER, _PARENT] | None = None
-    """public SSM parameter with the AMI's id"""
-    name: Annotated[str, vocabulary.AMI_NAME, _PARENT] | None = None
-    """name filter; the newest match is taken"""
 
 
 class Distribution(Fact):

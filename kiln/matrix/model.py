@@ -19,9 +19,8 @@ from kiln.base.account import (
     key_elsewhere,
 )
 from kiln.base.errors import did_you_mean
-from kiln.base.recipe import Acceptance, Kubernetes, Label, Release, Stack, Volume
+from kiln.base.recipe import Acceptance, Kubernetes, Label, ParentImage, Release, Stack, Volume
 from kiln.base.vocabulary import Arch, Family, Flavor, PackageManager
-from kiln.facts.models import ParentImage
 from kiln.telemetry.settings import Telemetry
 
 Id = Annotated[str, vocabulary.ID]
