@@ -6,6 +6,7 @@ Needs root; the common tree is made once a machine and then kept (about half a m
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -59,6 +60,8 @@ def test_amazon_linux_has_yum_and_rpm_and_no_trace_of_apt(distro: str) -> None:
         assert inside(root, "sh", "-c", f"command -v {tool}").returncode != 0
     for path in ("etc/debian_version", "etc/apt", "var/lib/apt"):
         assert not (root / path).exists()
+    unit = (root / "usr/lib/systemd/system/cloud-init.service").read_text()
+    assert not re.search(r"sysinit\.target|DefaultDependencies", unit), "it starts before D-Bus"
 
 
 @pytest.mark.parametrize("distro", AL)
