@@ -100,7 +100,7 @@ def test(
         packers.ensure()
         if everything:
             other = "arm64" if emulation.host_arch() == "x86_64" else "x86_64"
-            needs.ensure(f"emulate_{other}", install=True, say=log)
+            needs.ensure(f"emulate_{other}", "own_kernel", install=True, say=log)
             browser_if_there_is_one()
         log(f"Packer of this run: {packers.in_words()}")
         chosen += [] if everything else ["-m", "not all"]
