@@ -79,6 +79,9 @@ def up(lab: Lab) -> None:
             "  }",
             "  chain input {",
             "    type filter hook input priority filter;",
+            # pasta of 2023 has window updates without ACK: a reset in answer would end a guest's
+            # connection to the outside.
+            "    ct state invalid drop",
             f"    iifname != {lab.bridge} accept",
             "    ct state established,related accept",
             f"    ip daddr {lab.gateway} tcp dport {{ 53, 80, 443, {lab.imds_port} }} accept",

@@ -51,6 +51,12 @@ def test_guest_resolves_ec2_and_vendor_names(guest: Guest):
     assert other.stdout.split()[-1] == gateway, other
 
 
+def test_guest_reaches_the_package_mirror(guests: dict[str, Guest]):
+    update = "sudo apt-get -q -o Acquire::Retries=0 -o Acquire::http::Timeout=20 update"
+    done = guests["ubuntu2404"].run(f"{update} 2>&1")
+    assert "Reading package lists" in done.stdout and "Err:" not in done.stdout, done
+
+
 def test_guest_sysctl_does_not_change_the_host(
     guest: Guest,
 ):
