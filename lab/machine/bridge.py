@@ -137,6 +137,9 @@ def attach(lab: Lab, address: str, mac: str, leader: int) -> None:
     """
     name = port(lab, address)
     batch(["nft", "-f", "-"], [f"add {_sender(lab, address, mac)}"])
+    # The kernel removes a network, and its pair, some time after the guest that reboots.
+    if Path("/sys/class/net", name).exists():
+        run("ip", "link", "delete", name, check=False)
     run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(leader))
     batch(
         ["nsenter", f"--target={leader}", "--net", "ip", "-batch", "-"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,21 @@ def test_guest_reaches_the_package_mirror(guests: dict[str, Guest]):
     update = "sudo apt-get -q -o Acquire::Retries=0 -o Acquire::http::Timeout=20 update"
     done = guests["ubuntu2404"].run(f"{update} 2>&1")
     assert "Reading package lists" in done.stdout and "Err:" not in done.stdout, done
+
+
+def test_guest_reboots_while_its_old_network_is_there(guests: dict[str, Guest], lab: Any):
+    guest, boot = guests["al2"], "cat /proc/sys/kernel/random/boot_id"
+    leader = leader_of(int((lab.instances / guest.id / "nspawn.pid").read_text()))
+    first = guest.run(boot).stdout
+    holding = ["nsenter", f"--target={leader}", "--net", "sh", "-c", "echo; exec sleep 60"]
+    with subprocess.Popen(holding, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout and holder.stdout.readline()
+        guest.run("sudo systemctl reboot")
+        while (now := guest.run(boot).stdout) in ("", first):
+            assert holder.poll() is None, "the guest did not come back"
+            time.sleep(0.2)
+        holder.kill()
+    assert first and now
 
 
 def test_guest_sysctl_does_not_change_the_host(
