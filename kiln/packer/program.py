@@ -87,7 +87,7 @@ def find_packer(
     minimum, lab = table("packer")["minimum"], table("packer")["lab"]
     for_lab = not in_aws or bool(os.environ.get(TESTS_ALLOW_1_6))
     named = os.environ.get("KILN_PACKER")
-    if for_lab and install and not named and not [*_cache().glob("packer_*.zip")]:
+    if for_lab and not named and not [*_cache().glob("packer_*.zip")]:
         with suppress(KilnError):
             needs.ensure("packer", install=install, say=say)
     refused = []
@@ -104,6 +104,8 @@ def find_packer(
             refused[0],
             hint=f"let KILN_PACKER name {minimum} or newer ({_INSTALL_PAGE}), or unset it",
         )
+    for reason in refused:
+        say(reason)
     path = _fetched("packer", _cache(), install, say)
     version = table("packer")["releases"]["packer"]["version"]
     return _with_plugin(Packer(path, version), install, say)

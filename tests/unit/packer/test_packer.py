@@ -172,6 +172,7 @@ def test_packer_and_plugin_are_fetched_once(
     found = program.find_packer(in_aws=in_aws, say=said.append)
     cache = tmp_path / "cache" / "ami-kiln" / "packer"
     assert [line.rpartition("/")[2] for line in said] == [
+        *(["packer is too old"] if in_aws else []),
         "packer_1.15.4_linux_amd64.zip",
         "packer-plugin-amazon_1.8.2_linux_amd64.zip",
     ]
@@ -182,8 +183,9 @@ def test_packer_and_plugin_are_fetched_once(
     assert os.access(placed, os.X_OK)
     checksum = placed.with_name(f"{plugin}_SHA256SUM").read_text()
     assert checksum == hashlib.sha256(placed.read_bytes()).hexdigest()
-    assert program.find_packer(in_aws=in_aws, say=said.append) == found
-    assert len(said) == 2
+    again: list[str] = []
+    assert program.find_packer(in_aws=in_aws, say=again.append) == found
+    assert again == said[:-2]
 
 
 @pytest.mark.parametrize(
