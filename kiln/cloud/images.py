@@ -181,7 +181,7 @@ def find_parent(recipe: Recipe, target: Target, earlier: ParentAmi | None = None
     return _as_parent(newest, found_by=str(source))
 
 
-def parent_finder() -> Callable[..., ParentAmi]:
+def parent_finder() -> Callable[[Recipe, Target, ParentAmi | None], ParentAmi]:
     """Return a `find_parent` that asks once for each parent AMI in a region, however many recipes
     share it."""
     parents: dict[object, ParentAmi] = {}

@@ -260,7 +260,7 @@ def plan_build(
     target: Target,
     options: Options,
     rebuilt: Record | None = None,
-    find: Callable[..., ParentAmi] = find_parent,
+    find: Callable[[Recipe, Target, ParentAmi | None], ParentAmi] = find_parent,
 ) -> Plan:
     """Plan one build. `find` looks the parent AMI up; plans that are made together share one."""
     account = options.account(recipe)
