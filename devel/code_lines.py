@@ -13,10 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 from devel import scripts
-from kiln.base.paths import ROOT, RUNTIME
+from kiln.base.paths import ROOT
 
-# The most lines that are read in one sitting.
-LIMITS = {"lib/gpu_xid/*.py": 1500, "lib/gpu_mig/*.py": 1500, "systemd/system/**/*.*": 320}
 # A line that has nothing but one of these counts as none.
 _NO_CODE = {
     tokenize.COMMENT,
@@ -48,15 +46,6 @@ def table(root: Path = ROOT) -> str:
     rows += [(folder, *(str(lines[folder][name]) for name in columns)) for folder in sorted(lines)]
     rows.append(("total", *(str(sum(of[name] for of in lines.values())) for name in columns)))
     return "\n".join(f"{row[0]:<12}" + "".join(f"{cell:>9}" for cell in row[1:]) for row in rows)
-
-
-def too_long() -> list[str]:
-    """Return what is above `LIMITS`: modules by code lines, units by all lines."""
-    sizes = {}
-    for pattern in LIMITS:
-        count = python_lines if pattern.endswith(".py") else lambda text: text.count("\n")
-        sizes[pattern] = sum(count(p.read_text()) for p in RUNTIME.rglob(pattern) if p.is_file())
-    return [f"{at}: {n} lines; at most {LIMITS[at]}" for at, n in sizes.items() if n > LIMITS[at]]
 
 
 def python_lines(text: str) -> int:

@@ -27,10 +27,10 @@ def amis_yaml() -> str:
 def _facts_schema(name: str) -> str:
     """The JSON Schema of an overlay's table of facts, for editors."""
     schema = json.dumps(TABLES[name].model_json_schema())
-    return json.dumps(json.loads(schema, object_hook=_of_overlay)) + "\n"
+    return json.dumps(json.loads(schema, object_hook=_accept_parts)) + "\n"
 
 
-def _of_overlay(schema: dict[str, Any]) -> dict[str, Any]:
+def _accept_parts(schema: dict[str, Any]) -> dict[str, Any]:
     """Require no key, take a number for a version, and allow notes of sources."""
     schema.pop("required", None)
     if schema.get("type") == "string":

@@ -75,7 +75,6 @@ def lint(*, install: bool = True) -> list[Finished]:
     )
     finished.append(_checked("generated files", generate.stale))
     finished.append(_checked("links, English", _faulty_english))
-    finished.append(_checked("sizes", code_lines.too_long))
     _report(finished)
     print(code_lines.table(), flush=True)
     return finished
