@@ -14,6 +14,8 @@ from lab.base.shell import run
 from lab.machine import namespace
 
 PROC = Path("/proc")
+# Of pasta, which lets guests out, and of the guests' kernel logs.
+DEVICES = (Path("/dev/net/tun"), Path("/dev/fuse"))
 
 
 def can_have_disks(lab: Lab) -> None:
@@ -55,6 +57,8 @@ def can_run() -> None:
         missing = "user namespaces: sysctl -w user.max_user_namespaces=10000"
     elif os.geteuid() and apparmor.exists() and apparmor.read_text().strip() == "1":
         missing = f"user namespaces for users: sysctl -w kernel.{apparmor.name}=0"
+    elif closed := [str(path) for path in DEVICES if not os.access(path, os.R_OK | os.W_OK)]:
+        missing = f"read and write access: chmod a+rw {' '.join(closed)}"
     if missing:
         raise operation_failed(
             f"the lab cannot run here: it needs {missing}",

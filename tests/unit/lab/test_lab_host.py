@@ -33,11 +33,18 @@ def test_machine_without_namespaces_or_overlays_is_refused(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(fine)
     monkeypatch.setattr(host, "PROC", tmp_path)
+    monkeypatch.setattr(host, "DEVICES", ())
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     host.can_run()
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
     with pytest.raises(KilnError, match=reason):
+        host.can_run()
+
+
+def test_closed_device_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "DEVICES", (Path("/dev/null"), tmp_path / "tun"))
+    with pytest.raises(KilnError, match=f"needs read and write access: chmod a[+]rw {tmp_path}/tun"):
         host.can_run()
 
 
