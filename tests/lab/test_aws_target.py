@@ -376,6 +376,7 @@ def acceptance(
     return {step["id"]: (step["outcome"], step["detail"]) for step in steps}
 
 
+@pytest.mark.all
 def test_acceptance_walks_through_the_account(
     built: Built, impatient: Kiln, checkout: Path, calls: aws_front.Calls, ec2: Any, lab: Lab
 ) -> None:

@@ -43,8 +43,9 @@ def test_machine_without_namespaces_or_overlays_is_refused(
 
 
 def test_closed_device_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "DEVICES", (Path("/dev/null"), tmp_path / "tun"))
-    with pytest.raises(KilnError, match=f"needs read and write access: chmod a[+]rw {tmp_path}/tun"):
+    absent = tmp_path / "tun"
+    monkeypatch.setattr(host, "DEVICES", (Path("/dev/null"), absent))
+    with pytest.raises(KilnError, match=f"needs read and write access: chmod a[+]rw {absent}"):
         host.can_run()
 
 
