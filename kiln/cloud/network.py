@@ -92,7 +92,7 @@ def make_access(run: Run, target: Target, account: Account, *, efa: bool = False
     key_file = folder / "key.pem"
     key_file.touch(mode=0o600)
     key_file.write_text(key["KeyMaterial"])
-    groups = account.security_group_ids or (_make_group(client, run, network, account, efa=efa),)
+    groups = account.security_group_ids or (_make_group(target, run, network, account, efa=efa),)
     return Access(f"kiln-{run.id}", key_file, groups, network)
 
 
@@ -101,9 +101,8 @@ def forget_key(run: Run) -> None:
     shutil.rmtree(run.folder / "ssh", ignore_errors=True)
 
 
-def _make_group(
-    client: EC2Client, run: Run, network: Network, account: Account, *, efa: bool
-) -> str:
+def _make_group(target: Target, run: Run, network: Network, account: Account, *, efa: bool) -> str:
+    client, every = aws.ec2(target), target.poll_seconds
     with aws.explained("the security group could not be created"):
         group = client.create_security_group(
             GroupName=f"kiln-{run.id}",
@@ -113,7 +112,7 @@ def _make_group(
         )["GroupId"]
         # EC2 may not know a new group for some seconds, neither here nor at a launch:
         # https://github.com/hashicorp/packer/pull/6843
-        aws.wait(client, "security_group_exists", limit=30, every=2, GroupIds=[group])
+        aws.wait(client, "security_group_exists", limit=30, every=every, GroupIds=[group])
         if efa:
             # EFA's own traffic needs both rules, whatever goes out to 0.0.0.0/0:
             # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html#efa-start-security

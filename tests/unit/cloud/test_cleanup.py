@@ -159,7 +159,7 @@ def test_kept_instance_is_named_with_its_login_and_sweep(
 def test_access_waits_for_its_group_and_admits_ssh_only(
     ec2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(Target, "poll_seconds", 0)
     looks: list[str] = []
 
     def not_yet(region: str, operation: str, given: Any, call: Call) -> Any:
