@@ -14,13 +14,13 @@ from kiln.base.templates import render
 FOLDER = ROOT / "evidence"
 Outcome = Literal["passed", "failed", "skipped"]
 # What must not leave the account: pattern → kind, "" for that of the id. The first comes first: an
-# ARN holds an account.
+# ARN holds an account, and so may an id, by chance.
 _PRIVATE = {
     r"\barn:aws[\w-]*:(?:iam|sts)::\d*:[\w+=,.@/-]+": "identity",
     r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b": "request",
+    r"(?<![\w-])([a-z]{1,8})-(?:[0-9a-f]{17}|[0-9a-f]{8})(?![\w-])": "",
     r"(?<![\d.])\d{12}(?![\d.])": "account",
     r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])": "address",
-    r"(?<![\w-])([a-z]{1,8})-(?:[0-9a-f]{17}|[0-9a-f]{8})(?![\w-])": "",
 }
 
 

@@ -161,6 +161,7 @@ def test_only_a_failure_ends_the_walk(
 IDS = {
     "ami-0123456789abcdef0 of i-01234567, not ami-0fedcba9876543210": "ami-1 of i-1, not ami-2",
     "ami-01234567 ami-01234567": "ami-1 ami-1",
+    "ami-0a41f111122223333 in 111122223333": "ami-1 in account-1",
     "arn:aws:sts::111122223333:assumed-role/alice/me may not": "identity-1 may not",
     "bucket ami-kiln-fleet-111122223333-us-east-1": "bucket ami-kiln-fleet-account-1-us-east-1",
     "203.0.113.7 with EFA 1.51.0 and driver 580.178.04": "address-1 with EFA 1.51.0 and driver 580.178.04",  # noqa: E501
