@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 from kiln.base import vocabulary
 from kiln.base.errors import KilnError
+from kiln.base.paths import build_dir
 from kiln.base.tags import RUN_ID
 from kiln.base.vocabulary import read_stamp, utc_now
 from kiln.cloud import aws
@@ -68,6 +70,9 @@ def sweep(target: Target, left: Sequence[Leftover]) -> list[Leftover]:
         try:
             with aws.explained(what):
                 _remove(target.in_region(leftover.region), leftover)
+            if leftover.kind == "instance":  # one that --on-error keep had left has its key here
+                for folder in build_dir().glob(f"*/{leftover.run_id}/ssh"):
+                    shutil.rmtree(folder, ignore_errors=True)
         except KilnError as refused:
             error = refused.message
         done.append(replace(leftover, error=error))

@@ -249,6 +249,7 @@ def test_failed_bake_keeps_its_instance_until_sweep(
     assert code == 0, output
     assert new() == {}
     assert not list(tmp_path.rglob("run.json"))
+    assert private_keys(tmp_path) == []
 
 
 def test_next_run_removes_what_clean_up_had_to_leave(
