@@ -29,10 +29,11 @@ def processes(lab: Lab) -> list[str]:
 
 def on_this_machine(lab: Lab) -> dict[str, list[str]]:
     """The lab's resources on this machine, by kind, determined without the lab's code."""
-    mounts = {line.split()[1] for table in mount_tables() for line in table.splitlines()}
+    lines = {line for table in mount_tables() for line in table.splitlines()}
+    mounts = {" on ".join(line.split()[:2]) for line in lines if f"{lab.state}/" in line}
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True)
     return {
-        "mounts": sorted(point for point in mounts if point.startswith(f"{lab.state}/")),
+        "mounts": sorted(mounts),
         "interfaces": [path.name for path in Path("/sys/class/net").glob(f"{lab.bridge}*")],
         "nft tables": [line for line in tables.stdout.splitlines() if line.endswith(lab.table)],
         "processes": processes(lab),

@@ -24,11 +24,11 @@ def can_have_disks(lab: Lab) -> None:
     Raises operation_failed, with what this machine lacks.
     """
     with tempfile.TemporaryDirectory(prefix=".probe-", dir=lab.instances) as probe:
-        for name in ("layer/usr/lib/systemd", "layer/etc", "upper", "work", "root"):
+        for name in ("layer/usr/lib/systemd", "layer/etc", "upper", "work"):
             Path(probe, name).mkdir(parents=True)
         Path(probe, "layer/usr/lib/systemd/systemd").touch()
         done = subprocess.run(
-            [*namespace.program(probe, f"{probe}/layer"), "touch", f"{probe}/root/made"],
+            [*namespace.program(probe, f"{probe}/layer"), "touch", f"{namespace.ROOT}/made"],
             capture_output=True,
             text=True,
             check=False,

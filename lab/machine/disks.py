@@ -27,7 +27,7 @@ def prepare(lab: Lab, instance_id: str, layers: list[Path]) -> Path:
     `lab.machine.namespace` mounts it, where only the guest sees it.
     """
     home = folder(lab, instance_id)
-    for name in ("upper", "work", "root"):
+    for name in ("upper", "work"):
         (home / name).mkdir(parents=True, exist_ok=True)
     (home / BASE).write_text(str(layers[0]))
     return home
@@ -51,7 +51,7 @@ def freeze(lab: Lab, instance_id: str, image_id: str) -> Path:
 def delete(lab: Lab, instance_id: str, *, keep_log: bool = True) -> None:
     """Delete an instance's disk. `keep_log` keeps its console log for `lab.logs`."""
     home = folder(lab, instance_id)
-    for name in ("upper", "work", "root", "lab", "given"):
+    for name in ("upper", "work", "lab", "given"):
         shutil.rmtree(home / name, ignore_errors=True)
     (home / BASE).unlink(missing_ok=True)
     if not keep_log:

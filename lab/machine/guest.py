@@ -135,9 +135,9 @@ class Guest:
             *namespace.program(home, *self.layers),
             "systemd-nspawn",
             "--quiet",
-            f"--directory={home / 'root'}",
+            f"--directory={namespace.ROOT}",
             "--boot",
-            "--private-users=identity",
+            "--private-users=no",
             "--private-network",
             "--keep-unit",
             f"--machine={self.instance_id}",
@@ -149,9 +149,9 @@ class Guest:
             "--timezone=off",
             "--console=read-only",
             "--capability=CAP_SYSLOG",
-            f"--bind={home / 'kmsg'}:/dev/kmsg",
-            f"--bind-ro={home / 'lab'}:/etc/kiln-lab",
-            f"--bind-ro={home / 'hypervisor'}:/sys/hypervisor",
+            f"--bind={namespace.PLACE / 'kmsg'}:/dev/kmsg",
+            f"--bind-ro={namespace.PLACE / 'lab'}:/etc/kiln-lab",
+            f"--bind-ro={namespace.PLACE / 'hypervisor'}:/sys/hypervisor",
         ]
         command += _limits()
         if self.never_boots:

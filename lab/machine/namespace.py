@@ -2,16 +2,18 @@
 
 The program's root is nobody outside: it has no right on this machine, and cannot change its kernel
 through /proc, /sys or a control group. All guests of a cell have the same 65,536 ids, so that a
-layer's files have the right owners in each. The cell's own root is an id after those, which guests
-do not have.
+layer's files have the right owners in each. While a disk is mounted the cell's own root is an id
+after those; a guest's COMMAND does not have it, or it could take this machine's devices.
 
 No mount is visible outside the namespace: a guest that is gone has left none.
 
     python -I namespace.py -- COMMAND...
         It may write what is the cell's, but setuid programs of this machine have no effect.
     python -I namespace.py HOME LAYER... -- COMMAND...
-        HOME is the folder of a disk; layers are given lowest first. COMMAND finds the root in
-        HOME/root.
+        HOME is the folder of a disk; layers are given lowest first. COMMAND finds the disk at ROOT
+        and HOME at PLACE: it may not pass the folders above. systemd-nspawn needs
+        --private-users=no: with a user namespace of its own, 255 takes this machine's devices for
+        the guest's root (https://github.com/systemd/systemd/issues/34243).
 
 Runs as a program by itself, so it imports nothing of the lab. Exit status NO_INIT: the disk has no
 init. Other failures are one line on stderr and exit status 1.
@@ -30,6 +32,7 @@ from pathlib import Path
 IDS = 1 << 16
 NO_INIT = 93
 CGROUPS = Path("/sys/fs/cgroup")
+ROOT, PLACE = Path("/run/root"), Path("/run/lab")
 # In the environment of programs in a cell: settings of net.core, which it does not show.
 NET_CORE = "KILN_LAB_CELL"
 # A mount point: created in the root where it is missing, so that it belongs to the guest's root.
@@ -42,6 +45,7 @@ ETC_FILES = "given"
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _CLONE_NEWPID, _CLONE_NEWNET = 0x20000000, 0x40000000
 _MS_NODEV, _MS_NOSUID, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 0x4, 0x2, 0x8, 0x4000, 0x80000
+_MS_BIND = 0x1000
 _PR_SET_NO_NEW_PRIVS = 38
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -58,15 +62,18 @@ def main(arguments: Sequence[str]) -> int:
     cut = arguments.index("--")
     command = list(arguments[cut + 1 :])
     try:
-        take_ids()
+        take_ids((0, 1, IDS), (IDS, 0, 1))
         if not cut:
             check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-        elif not has_init(mount_disk(Path(arguments[0]), arguments[1:cut])):
-            sys.stderr.write("lab: kernel panic: the image has no init\n")
-            return NO_INIT
         else:
+            mount_disk(Path(arguments[0]), arguments[1:cut])
+            if not has_init(ROOT):
+                sys.stderr.write("lab: kernel panic: the image has no init\n")
+                return NO_INIT
             # systemd-nspawn 255 mounts /proc and /sys here, which 252 does not: it takes processes
             # and a network that are the user namespace's.
+            take_ids((0, 0, IDS))
+            mount(str(ROOT), ROOT, "", _MS_BIND | _MS_REC)  # one that it may move
             check(libc.unshare(_CLONE_NEWPID | _CLONE_NEWNET), "unshare")
             if child := os.fork():
                 return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -79,15 +86,15 @@ def main(arguments: Sequence[str]) -> int:
     return 1  # not reached
 
 
-def take_ids() -> None:
-    """Become the root of a new user namespace with the ids of guests, and of mounts in it."""
+def take_ids(*ids: tuple[int, int, int]) -> None:
+    """Become the root of a new user namespace, and of its mounts; `ids` are as of `map_ids`."""
     reader, writer = os.pipe()
     own, child = os.getpid(), os.fork()
     if child == 0:
         os.close(writer)
         os.read(reader, 1)
         for kind in ("uid", "gid"):
-            map_ids(own, kind, [(0, 1, IDS), (IDS, 0, 1)])
+            map_ids(own, kind, ids)
         os._exit(0)
     check(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
     os.close(writer)
@@ -113,19 +120,22 @@ def mount(source: str, point: Path | str, kind: str, flags: int = 0, options: st
     check(libc.mount(*words, flags, os.fsencode(options)), f"mounting {kind or 'private'} {point}")
 
 
-def mount_disk(home: Path, layers: Sequence[str]) -> Path:
-    """Mount a disk where only this process sees it; its root. Raises OSError."""
-    mount("lab", "/run", "tmpfs", _MS_NODEV | _MS_NOSUID, "mode=755")  # systemd-nspawn's own
+def mount_disk(home: Path, layers: Sequence[str]) -> None:
+    """Mount a disk and its folder where only this process sees them. Raises OSError."""
+    # systemd-nspawn's own. It could not keep flags, which its user namespace may not take away.
+    mount("lab", "/run", "tmpfs", 0, "mode=755")
     for name in ("upper", "work"):
         os.chown(home / name, 0, 0)
     lower = ":".join(_escaped(layer) for layer in reversed(layers))
     disk = f"upperdir={_escaped(home / 'upper')},workdir={_escaped(home / 'work')}"
-    mount(home.name, home / "root", "overlay", _MS_NODEV, f"lowerdir={lower},{disk},userxattr")
-    root = home / "root"
-    _make_folder(root, _LAB_FILES)
+    ROOT.mkdir()
+    mount(home.name, ROOT, "overlay", _MS_NODEV, f"lowerdir={lower},{disk},userxattr")
+    _make_folder(ROOT, _LAB_FILES)
     for source in (home / ETC_FILES).glob("*"):
-        _give(root, f"etc/{source.name}", source.read_bytes())
-    return root
+        _give(ROOT, f"etc/{source.name}", source.read_bytes())
+    home.chmod(0o711)
+    PLACE.mkdir()
+    mount(str(home), PLACE, "", _MS_BIND | _MS_REC)
 
 
 def _escaped(path: Path | str) -> str:

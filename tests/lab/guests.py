@@ -68,10 +68,10 @@ class Guest:
                 self.nspawn = subprocess.Popen(
                     [
                         *cgroups.run_in(self.name), *namespace.program(self.home, self.base),
-                        "systemd-nspawn", "--boot", "--register=no", "--private-users=identity",
-                        f"--bind={self.home}/kmsg:/dev/kmsg", "--capability=CAP_SYSLOG",
-                        f"--directory={self.home}/root", f"--machine={self.name}", "--settings=no",
-                        "--link-journal=no", "--resolv-conf=off", "--timezone=off",
+                        "systemd-nspawn", "--boot", "--register=no", "--private-users=no",
+                        f"--bind={namespace.PLACE}/kmsg:/dev/kmsg", "--capability=CAP_SYSLOG",
+                        f"--directory={namespace.ROOT}", f"--machine={self.name}",
+                        "--settings=no", "--link-journal=no", "--resolv-conf=off", "--timezone=off",
                         "--console=passive", "--private-network", "--keep-unit", *self.options,
                     ],
                     stdin=subprocess.DEVNULL, stdout=console, stderr=console,

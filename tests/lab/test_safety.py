@@ -67,10 +67,9 @@ def test_a_user_of_this_machine_reads_neither_keys_nor_disks(lab: Lab, guest) ->
 
 
 def test_no_disk_of_a_guest_is_seen_outside_it(lab: Lab, guest) -> None:
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    seen = [words[2] for words in mounts if words[1].startswith(str(lab.instances))]
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    seen = [line.split()[2] for line in mounts if str(lab.instances) in line]
     assert set(seen) == {"fuse"}, "kernel logs"
-    assert not list((lab.instances / guest.id / "root").iterdir())
 
 
 def leader(lab: Lab, guest) -> int:
@@ -117,6 +116,12 @@ done
 for kind in debugfs tracefs securityfs bpf; do
   if mount -t $kind c /tmp/c 2>/dev/null && [ $kind != bpf ]; then echo "mounted $kind"; fi
 done
+for device in null zero full random urandom tty net/tun; do
+  if [ -O /dev/$device ]; then echo "owns /dev/$device"; fi
+  if chown 0:0 /dev/$device 2>/dev/null; then echo "took /dev/$device"; fi
+  if chmod 0600 /dev/$device 2>/dev/null; then echo "closed /dev/$device"; fi
+done
+if setpriv --reuid 65536 --clear-groups true 2>/dev/null; then echo "became the cell's root"; fi
 if mknod /tmp/disk b 254 0 2>/dev/null; then echo "made a disk"; fi
 if mknod /tmp/mem c 1 1 2>/dev/null; then echo "made /dev/mem"; fi
 if date -s 2020-01-01 >/dev/null 2>&1; then echo "set the clock"; fi

@@ -142,7 +142,7 @@ def test_root_of_a_guest_is_nobody_outside(root: Path) -> None:
     inner.mkdir(mode=0o777)
     (inner / "secret").write_text("secret\n")
     (inner / "secret").chmod(0o600)
-    # As systemd-nspawn does it, which gives a guest no id but its own.
+    # As for a guest, which has no id but its own.
     guest = [*namespace.program(), "unshare", "--user", "--map-root-user", "--setuid=0", "sh", "-c"]
     seconds = f"60.{uuid.uuid4().int}"
     with subprocess.Popen(
