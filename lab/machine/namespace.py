@@ -11,9 +11,10 @@ No mount is visible outside the namespace: a guest that is gone has left none.
         It may write what is the cell's, but setuid programs of this machine have no effect.
     python -I namespace.py HOME LAYER... -- COMMAND...
         HOME is the folder of a disk; layers are given lowest first. COMMAND finds the disk at ROOT
-        and HOME at PLACE: it may not pass the folders above. systemd-nspawn needs
-        --private-users=no: with a user namespace of its own, 255 takes this machine's devices for
-        the guest's root (https://github.com/systemd/systemd/issues/34243).
+        and HOME at PLACE, and of this machine's files /usr, /dev, /proc and /sys: what a guest sees
+        that unmounts its root. systemd-nspawn needs --private-users=no: with a user namespace of
+        its own, 255 takes this machine's devices for the guest's root
+        (https://github.com/systemd/systemd/issues/34243).
 
 Runs as a program by itself, so it imports nothing of the lab. Exit status NO_INIT: the disk has no
 init. Other failures are one line on stderr and exit status 1.
@@ -32,7 +33,9 @@ from pathlib import Path
 IDS = 1 << 16
 NO_INIT = 93
 CGROUPS = Path("/sys/fs/cgroup")
-ROOT, PLACE = Path("/run/root"), Path("/run/lab")
+ROOT, PLACE = Path("/disk"), Path("/lab")
+# Where the root of COMMAND is made.
+_ROOTS = Path("/run")
 # In the environment of programs in a cell: settings of net.core, which it does not show.
 NET_CORE = "KILN_LAB_CELL"
 # A mount point: created in the root where it is missing, so that it belongs to the guest's root.
@@ -45,7 +48,7 @@ ETC_FILES = "given"
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _CLONE_NEWPID, _CLONE_NEWNET = 0x20000000, 0x40000000
 _MS_NODEV, _MS_NOSUID, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 0x4, 0x2, 0x8, 0x4000, 0x80000
-_MS_BIND = 0x1000
+_MS_BIND, _MNT_DETACH = 0x1000, 0x2
 _PR_SET_NO_NEW_PRIVS = 38
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -67,13 +70,13 @@ def main(arguments: Sequence[str]) -> int:
             check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
         else:
             mount_disk(Path(arguments[0]), arguments[1:cut])
+            take_ids((0, 0, IDS))
+            enter(_ROOTS)
             if not has_init(ROOT):
                 sys.stderr.write("lab: kernel panic: the image has no init\n")
                 return NO_INIT
             # systemd-nspawn 255 mounts /proc and /sys here, which 252 does not: it takes processes
             # and a network that are the user namespace's.
-            take_ids((0, 0, IDS))
-            mount(str(ROOT), ROOT, "", _MS_BIND | _MS_REC)  # one that it may move
             check(libc.unshare(_CLONE_NEWPID | _CLONE_NEWNET), "unshare")
             if child := os.fork():
                 return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -121,21 +124,39 @@ def mount(source: str, point: Path | str, kind: str, flags: int = 0, options: st
 
 
 def mount_disk(home: Path, layers: Sequence[str]) -> None:
-    """Mount a disk and its folder where only this process sees them. Raises OSError."""
-    # systemd-nspawn's own. It could not keep flags, which its user namespace may not take away.
-    mount("lab", "/run", "tmpfs", 0, "mode=755")
+    """Make the root of a command, with a disk and its folder, which others do not see. Raises
+    OSError."""
+    # Without flags: in COMMAND's user namespace systemd-nspawn could not take them away.
+    mount("lab", _ROOTS, "tmpfs", 0, "mode=755")
+    for link in Path("/").glob("*"):
+        if link.is_symlink() and link.resolve().parent == Path("/usr"):
+            (_ROOTS / link.name).symlink_to(link.readlink())
+    root, own = (_ROOTS / path.name for path in (ROOT, PLACE))
+    for name in ("usr", "dev", "proc", "sys"):
+        (_ROOTS / name).mkdir()
+        mount(f"/{name}", _ROOTS / name, "", _MS_BIND | _MS_REC)
+    for folder in (root, own, _ROOTS / "run"):
+        folder.mkdir()
     for name in ("upper", "work"):
         os.chown(home / name, 0, 0)
     lower = ":".join(_escaped(layer) for layer in reversed(layers))
     disk = f"upperdir={_escaped(home / 'upper')},workdir={_escaped(home / 'work')}"
-    ROOT.mkdir()
-    mount(home.name, ROOT, "overlay", _MS_NODEV, f"lowerdir={lower},{disk},userxattr")
-    _make_folder(ROOT, _LAB_FILES)
+    mount(home.name, root, "overlay", _MS_NODEV, f"lowerdir={lower},{disk},userxattr")
+    _make_folder(root, _LAB_FILES)
     for source in (home / ETC_FILES).glob("*"):
-        _give(ROOT, f"etc/{source.name}", source.read_bytes())
+        _give(root, f"etc/{source.name}", source.read_bytes())
     home.chmod(0o711)
-    PLACE.mkdir()
-    mount(str(home), PLACE, "", _MS_BIND | _MS_REC)
+    mount(str(home), own, "", _MS_BIND | _MS_REC)
+
+
+def enter(root: Path) -> None:
+    """Take a root in the place of this one, of which nothing stays below. Raises OSError."""
+    mount(str(root), root, "", _MS_BIND | _MS_REC)
+    os.chdir(root)
+    check(libc.pivot_root(b".", b"."), "pivot_root")
+    check(libc.umount2(b".", _MNT_DETACH), "unmounting the former root")
+    os.chdir("/")
+    mount(str(ROOT), ROOT, "", _MS_BIND | _MS_REC)  # one that may be moved
 
 
 def _escaped(path: Path | str) -> str:

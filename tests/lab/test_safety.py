@@ -14,7 +14,7 @@ from pathlib import Path
 
 import guests
 import pytest
-from conftest import another_lab, launching
+from conftest import ROOT, another_lab, launching
 
 from kiln.base.errors import KilnError
 from kiln.cloud import instance
@@ -122,6 +122,15 @@ for device in null zero full random urandom tty net/tun; do
   if chmod 0600 /dev/$device 2>/dev/null; then echo "closed /dev/$device"; fi
 done
 if setpriv --reuid 65536 --clear-groups true 2>/dev/null; then echo "became the cell's root"; fi
+python3 -c 'import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.unshare(0x20000)  # a mount namespace, MS_REC | MS_PRIVATE
+libc.mount(None, b"/", None, 0x44000, None)
+below = os.open("/proc/self/ns/mnt", os.O_RDONLY)
+libc.umount2(b"/", 2)
+libc.setns(below, 0x20000)
+for path in filter(os.path.exists, sys.argv[1:]):
+    print("saw", path)' CHECKOUT
 if mknod /tmp/disk b 254 0 2>/dev/null; then echo "made a disk"; fi
 if mknod /tmp/mem c 1 1 2>/dev/null; then echo "made /dev/mem"; fi
 if date -s 2020-01-01 >/dev/null 2>&1; then echo "set the clock"; fi
@@ -133,8 +142,9 @@ echo "tried as $(id -u)"
 """
 
 
-def test_root_in_a_guest_changes_nothing_of_this_machines_kernel(guest) -> None:
-    done = guest.run(f"sudo bash -s <<'END'\n{ATTACK}\nEND")
+def test_root_in_a_guest_changes_nothing_of_this_machines_kernel(lab: Lab, guest) -> None:
+    tried = ATTACK.replace("CHECKOUT", f"{ROOT} {lab.root}")
+    done = guest.run(f"sudo bash -s <<'END'\n{tried}\nEND")
     assert done.stdout.splitlines() == ["tried as 0"], done.stdout + done.stderr
 
 
