@@ -36,6 +36,12 @@ CGROUPS = Path("/sys/fs/cgroup")
 ROOT, PLACE = Path("/disk"), Path("/lab")
 # Where the root of COMMAND is made.
 _ROOTS = Path("/run")
+# A COMMAND's first words, in a control group of the guest's root (lab.machine.cgroups).
+NSPAWN = (
+    *("systemd-nspawn", "--quiet", f"--directory={ROOT}", "--private-users=no", "--settings=no"),
+    *("--private-network", "--register=no", "--keep-unit", "--link-journal=no"),
+    *("--resolv-conf=off", "--timezone=off"),
+)
 # In the environment of programs in a cell: settings of net.core, which it does not show.
 NET_CORE = "KILN_LAB_CELL"
 # A mount point: created in the root where it is missing, so that it belongs to the guest's root.

@@ -68,11 +68,9 @@ class Guest:
                 self.nspawn = subprocess.Popen(
                     [
                         *cgroups.run_in(self.name), *namespace.program(self.home, self.base),
-                        "systemd-nspawn", "--boot", "--register=no", "--private-users=no",
+                        *namespace.NSPAWN, "--boot", "--console=passive",
                         f"--bind={namespace.PLACE}/kmsg:/dev/kmsg", "--capability=CAP_SYSLOG",
-                        f"--directory={namespace.ROOT}", f"--machine={self.name}",
-                        "--settings=no", "--link-journal=no", "--resolv-conf=off", "--timezone=off",
-                        "--console=passive", "--private-network", "--keep-unit", *self.options,
+                        f"--machine={self.name}", *self.options,
                     ],
                     stdin=subprocess.DEVNULL, stdout=console, stderr=console,
                     start_new_session=True,

@@ -20,7 +20,7 @@ from pathlib import Path
 from kiln.base.errors import operation_failed
 from lab.base.settings import Lab
 from lab.base.shell import CommandError, run
-from lab.machine import images, namespace
+from lab.machine import cgroups, images, namespace
 from lab.machine.images import Image
 
 HERE = Path(__file__).resolve().parent
@@ -101,20 +101,12 @@ def _prepare(lab: Lab, home: Path, layers: Sequence[Path], root: Root) -> bytes:
     (files / "masked").write_text("".join(f"{unit}\n" for unit in root.masked))
     (files / "remove").write_text("".join(f"{file}\n" for file in root.of_containers))
     shutil.copy(HERE / "prepare.sh", files)
+    group = f"{lab.bridge}/{home.parent.name}"
     done = subprocess.run(
         [
+            *cgroups.run_in(group),
             *namespace.program(home, *layers),
-            "systemd-nspawn",
-            "--quiet",
-            f"--directory={namespace.ROOT}",
-            "--private-users=no",
-            "--private-network",
-            "--register=no",
-            "--keep-unit",
-            "--settings=no",
-            "--link-journal=no",
-            "--resolv-conf=off",
-            "--timezone=off",
+            *namespace.NSPAWN,
             "--as-pid2",
             "--pipe",
             f"--bind-ro={namespace.PLACE / 'lab'}:/etc/kiln-lab",
@@ -124,6 +116,7 @@ def _prepare(lab: Lab, home: Path, layers: Sequence[Path], root: Root) -> bytes:
         capture_output=True,
         check=False,
     )
+    cgroups.remove(group)
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         raise CommandError("; ".join(lines[-3:]) or f"prepare.sh: status {done.returncode}")
