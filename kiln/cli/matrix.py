@@ -26,17 +26,14 @@ _STYLES = {"verified": "green", "failed": "red", "unverified": "yellow"}
 
 
 @task("Matrix", "list")
-def list_(rows: Rows, records: RecordSettings, wide: bool = False) -> None:
-    """Show the AMIs of the matrix and their last builds.
-
-    wide: also show NCCL and EFA
-    """
+def list_(rows: Rows, records: RecordSettings) -> None:
+    """Show the AMIs of the matrix and their last builds."""
     from kiln.pipeline import records as kept
 
     recipes = rows.select()
     records.fetch_newest([recipe.name for recipe in recipes])
     last = {recipe.name: kept.last(recipe.name) for recipe in recipes}
-    show_rows(recipes, last, _gone(last.values()), wide=wide)
+    show_rows(recipes, last, _gone(last.values()))
 
 
 def _gone(records: Iterable[Record | None]) -> set[str]:
@@ -59,17 +56,10 @@ def _gone(records: Iterable[Record | None]) -> set[str]:
 
 
 def show_rows(
-    recipes: Sequence[Recipe],
-    records: Mapping[str, Record | None],
-    gone: Collection[str] = (),
-    *,
-    wide: bool = False,
+    recipes: Sequence[Recipe], records: Mapping[str, Record | None], gone: Collection[str] = ()
 ) -> None:
-    """Print what is on each AMI, and its last build: `records` by the recipe's name."""
+    """Print each AMI, what its name does not say, and its last build: `records` by its name."""
     fields = ("driver", "kernel_module", "cuda", "nccl", "efa", "flavor", "arch")
-    headings = {"name": "AMI", "distro": "distro", "driver": "driver", "kernel_module": "module"}
-    headings |= {"cuda": "CUDA"} | ({"nccl": "NCCL", "efa": "EFA"} if wide else {})
-    headings |= {"flavor": "flavor", "arch": "arch"}
     rows, cells = [], []
     for recipe in recipes:
         record = records.get(recipe.name)
@@ -80,11 +70,11 @@ def show_rows(
         row: dict[str, Any] = {"name": recipe.name, "distro": recipe.distro.id}
         row |= {name: getattr(recipe, name) for name in fields}
         shown = " ".join(filter(None, [status, ami_id, (finished or "")[:10]]))
-        texts = [row[name] or "-" for name in headings]
-        cells.append([*texts, (shown, _STYLES.get(status, "dim"))])
+        texts = (recipe.name, recipe.nccl or "-", recipe.efa or "-")
+        cells.append((*texts, (shown, _STYLES.get(status, "dim"))))
         build = {"status": status, "finished": finished, "ami_id": ami_id}
         rows.append({**row, "last_build": build})
-    output(rows, table((*headings.values(), "last build"), cells))
+    output(rows, table(("AMI", "NCCL", "EFA", "last build"), cells))
 
 
 @dataclass(frozen=True)

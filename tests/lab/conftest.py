@@ -431,15 +431,8 @@ class Verified:
 def on_p4d(built: Finished, ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> Verified:
     """The built AMI on a p4d.24xlarge: for test_mutations.py it is the guest that nobody broke."""
     before = inventory(ec2)
-    verify = (
-        "verify",
-        "--ami",
-        built.record["ami_id"],
-        "--instance-type",
-        "p4d.24xlarge",
-        "--json",
-    )
+    where = ("--ami", built.record["ami_id"], "--instance-type", "p4d.24xlarge")
     environment = users_environment(tmp_path_factory.mktemp("on-p4d"))
-    done = commands.invoke(*verify, timeout=600, env=environment)
+    done = commands.invoke("verify", *where, "--json", timeout=600, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return Verified(done, before, inventory(ec2))

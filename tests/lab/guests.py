@@ -51,19 +51,8 @@ class Guest:
         for _ in range(7):
             self.boots += 1
             self.leader = 0
-            own = [
-                "find",
-                self.home / "upper",
-                "-uid",
-                "0",
-                "-exec",
-                "chown",
-                "-h",
-                "1:1",
-                "{}",
-                "+",
-            ]
-            subprocess.run(own, check=True)
+            own = ("-uid", "0", "-exec", "chown", "-h", "1:1", "{}", "+")
+            subprocess.run(["find", self.home / "upper", *own], check=True)
             with (self.home / "console.log").open("ab") as console:
                 self.nspawn = subprocess.Popen(
                     [

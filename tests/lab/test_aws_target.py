@@ -413,16 +413,6 @@ REPORTING = f"""
 from kiln.cli import acceptance_steps
 acceptance_steps._PLAIN = "{WITH_DRIVER}"
 {IMPATIENT}"""
-SILENT = f"""
-from kiln.cli import acceptance_steps as steps
-steps._PATIENCE, reach = 20, steps._reachable
-def silence(made, instance):
-    machine, stop = reach(made, instance), ["systemctl stop amazon-cloudwatch-agent"]
-    shell, batch = {{"DocumentName": "AWS-RunShellScript"}}, ([instance], {{"commands": stop}})
-    steps.machines.run_command(made.target, shell, [batch], patience=60, say=steps.log)
-    return machine
-steps._reachable = silence
-{IMPATIENT}"""
 
 
 def reporting_matrix(checkout: Path) -> Path:
@@ -476,19 +466,6 @@ def test_acceptance_builds_and_reports(
     assert skipped == {"stack", "session", "mig", "delete-stack"}, steps
     assert steps["report"][1] == "a test event in /theirs, a GPU metric in CWAgent"
     assert left() == before
-
-
-@pytest.mark.all
-def test_acceptance_with_silent_agent_leaves_nothing(
-    built: Built, plain: Kiln, checkout: Path, profile: str, ec2: Any
-) -> None:
-    before = inventory(ec2)
-    run = functools.partial(plain, program=(sys.executable, "-c", SILENT))
-    flags = ("--name", AL2, "--ami", record(built)["ami_id"])
-    steps = acceptance(run, checkout, 1, *flags, KILN_AWS_IAM_INSTANCE_PROFILE=profile)
-    assert "no test event in /ec2/accelerated/accel-event-log in 20 s" in steps["report"][1]
-    assert steps["fleet"] == ("skipped", "not run: report failed")
-    assert inventory(ec2) == before
 
 
 # As in https://github.com/aws/karpenter-provider-aws/issues/7370
