@@ -139,9 +139,9 @@ class Guest:
             f"--hostname={self.hostname}",
             "--console=read-only",
             "--capability=CAP_SYSLOG",
-            f"--bind={namespace.PLACE / 'kmsg'}:/dev/kmsg",
-            f"--bind-ro={namespace.PLACE / 'lab'}:/etc/kiln-lab",
-            f"--bind-ro={namespace.PLACE / 'hypervisor'}:/sys/hypervisor",
+            f"--bind={namespace.HOME / 'kmsg'}:/dev/kmsg",
+            f"--bind-ro={namespace.HOME / 'lab'}:/etc/kiln-lab",
+            f"--bind-ro={namespace.HOME / 'hypervisor'}:/sys/hypervisor",
         ]
         command += _limits()
         if self.never_boots:

@@ -10,9 +10,9 @@ No mount is visible outside the namespace: a guest that is gone has left none.
     python -I namespace.py -- COMMAND...
         It may write what is the cell's, but setuid programs of this machine have no effect.
     python -I namespace.py HOME LAYER... -- COMMAND...
-        HOME is the folder of a disk; layers are given lowest first. COMMAND finds the disk at ROOT
-        and HOME at PLACE, and of this machine's files /usr, /dev, /proc and /sys: what a guest sees
-        that unmounts its root. systemd-nspawn needs --private-users=no: with a user namespace of
+        HOME is the folder of a disk; layers are given lowest first. COMMAND finds the disk at
+        /disk, HOME at /lab, and of this machine /usr, /dev, /proc and /sys: a guest that unmounts
+        its root sees no more. systemd-nspawn needs --private-users=no: with a user namespace of
         its own, 255 takes this machine's devices for the guest's root
         (https://github.com/systemd/systemd/issues/34243).
 
@@ -33,9 +33,9 @@ from pathlib import Path
 IDS = 1 << 16
 NO_INIT = 93
 CGROUPS = Path("/sys/fs/cgroup")
-ROOT, PLACE = Path("/disk"), Path("/lab")
+ROOT, HOME = Path("/disk"), Path("/lab")
 # Where the root of COMMAND is made.
-_ROOTS = Path("/run")
+_NEW_ROOT = Path("/run")
 # A COMMAND's first words, in a control group of the guest's root (lab.machine.cgroups).
 NSPAWN = (
     *("systemd-nspawn", "--quiet", f"--directory={ROOT}", "--private-users=no", "--settings=no"),
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         else:
             mount_disk(Path(arguments[0]), arguments[1:cut])
             take_ids((0, 0, IDS))
-            enter(_ROOTS)
+            enter(_NEW_ROOT)
             if not has_init(ROOT):
                 sys.stderr.write("lab: kernel panic: the image has no init\n")
                 return NO_INIT
@@ -133,15 +133,15 @@ def mount_disk(home: Path, layers: Sequence[str]) -> None:
     """Make the root of a command, with a disk and its folder, which others do not see. Raises
     OSError."""
     # Without flags: in COMMAND's user namespace systemd-nspawn could not take them away.
-    mount("lab", _ROOTS, "tmpfs", 0, "mode=755")
+    mount("lab", _NEW_ROOT, "tmpfs", 0, "mode=755")
     for link in Path("/").glob("*"):
         if link.is_symlink() and link.resolve().parent == Path("/usr"):
-            (_ROOTS / link.name).symlink_to(link.readlink())
-    root, own = (_ROOTS / path.name for path in (ROOT, PLACE))
+            (_NEW_ROOT / link.name).symlink_to(link.readlink())
+    root, own = (_NEW_ROOT / path.name for path in (ROOT, HOME))
     for name in ("usr", "dev", "proc", "sys"):
-        (_ROOTS / name).mkdir()
-        mount(f"/{name}", _ROOTS / name, "", _MS_BIND | _MS_REC)
-    for folder in (root, own, _ROOTS / "run"):
+        (_NEW_ROOT / name).mkdir()
+        mount(f"/{name}", _NEW_ROOT / name, "", _MS_BIND | _MS_REC)
+    for folder in (root, own, _NEW_ROOT / "run"):
         folder.mkdir()
     for name in ("upper", "work"):
         os.chown(home / name, 0, 0)

@@ -58,7 +58,7 @@ class Guest:
                     [
                         *cgroups.run_in(self.name), *namespace.program(self.home, self.base),
                         *namespace.NSPAWN, "--boot", "--console=passive",
-                        f"--bind={namespace.PLACE}/kmsg:/dev/kmsg", "--capability=CAP_SYSLOG",
+                        f"--bind={namespace.HOME}/kmsg:/dev/kmsg", "--capability=CAP_SYSLOG",
                         f"--machine={self.name}", *self.options,
                     ],
                     stdin=subprocess.DEVNULL, stdout=console, stderr=console,

@@ -109,7 +109,7 @@ def _prepare(lab: Lab, home: Path, layers: Sequence[Path], root: Root) -> bytes:
             *namespace.NSPAWN,
             "--as-pid2",
             "--pipe",
-            f"--bind-ro={namespace.PLACE / 'lab'}:/etc/kiln-lab",
+            f"--bind-ro={namespace.HOME / 'lab'}:/etc/kiln-lab",
             *("/bin/sh", "/etc/kiln-lab/prepare.sh", "/etc/kiln-lab"),
         ],
         stdin=subprocess.DEVNULL,
