@@ -116,10 +116,11 @@ done
 for kind in debugfs tracefs securityfs bpf; do
   if mount -t $kind c /tmp/c 2>/dev/null && [ $kind != bpf ]; then echo "mounted $kind"; fi
 done
+# To what they are: were it allowed, this machine would stay as it is.
 for device in null zero full random urandom tty net/tun; do
   if [ -O /dev/$device ]; then echo "owns /dev/$device"; fi
-  if chown 0:0 /dev/$device 2>/dev/null; then echo "took /dev/$device"; fi
-  if chmod 0600 /dev/$device 2>/dev/null; then echo "closed /dev/$device"; fi
+  if chown "$(stat -c %u:%g /dev/$device)" /dev/$device 2>/dev/null; then echo "took $device"; fi
+  if chmod "$(stat -c %a /dev/$device)" /dev/$device 2>/dev/null; then echo "closed $device"; fi
 done
 if setpriv --reuid 65536 --clear-groups true 2>/dev/null; then echo "became the cell's root"; fi
 python3 -c 'import ctypes, os, sys
@@ -130,7 +131,7 @@ below = os.open("/proc/self/ns/mnt", os.O_RDONLY)
 libc.umount2(b"/", 2)
 libc.setns(below, 0x20000)
 for path in filter(os.path.exists, sys.argv[1:]):
-    print("saw", path)' CHECKOUT
+    print("saw", path)' HOSTS_FOLDERS
 if mknod /tmp/disk b 254 0 2>/dev/null; then echo "made a disk"; fi
 if mknod /tmp/mem c 1 1 2>/dev/null; then echo "made /dev/mem"; fi
 if date -s 2020-01-01 >/dev/null 2>&1; then echo "set the clock"; fi
@@ -143,7 +144,7 @@ echo "tried as $(id -u)"
 
 
 def test_root_in_a_guest_changes_nothing_of_this_machines_kernel(lab: Lab, guest) -> None:
-    tried = ATTACK.replace("CHECKOUT", f"{ROOT} {lab.root}")
+    tried = ATTACK.replace("HOSTS_FOLDERS", f"{ROOT} {lab.root}")
     done = guest.run(f"sudo bash -s <<'END'\n{tried}\nEND")
     assert done.stdout.splitlines() == ["tried as 0"], done.stdout + done.stderr
 
