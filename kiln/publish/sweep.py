@@ -70,7 +70,7 @@ def sweep(target: Target, left: Sequence[Leftover]) -> list[Leftover]:
         try:
             with aws.explained(what):
                 _remove(target.in_region(leftover.region), leftover)
-            if leftover.kind == "instance":  # one that --on-error keep had left has its key here
+            if leftover.kind == "instance":  # --on-error keep has left its key here
                 for folder in build_dir().glob(f"*/{leftover.run_id}/ssh"):
                     shutil.rmtree(folder, ignore_errors=True)
         except KilnError as refused:

@@ -14,7 +14,7 @@ from lab.base.shell import run
 from lab.machine import namespace
 
 PROC = Path("/proc")
-# Of pasta, which lets guests out, and of the guests' kernel logs.
+# pasta, which lets guests out, opens the first; the guests' kernel logs the second.
 DEVICES = (Path("/dev/net/tun"), Path("/dev/fuse"))
 
 

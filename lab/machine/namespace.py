@@ -130,8 +130,7 @@ def mount(source: str, point: Path | str, kind: str, flags: int = 0, options: st
 
 
 def mount_disk(home: Path, layers: Sequence[str]) -> None:
-    """Make the root of a command, with a disk and its folder, which others do not see. Raises
-    OSError."""
+    """Mount a new root with a disk and its folder, which no other process sees. Raises OSError."""
     # Without flags: in COMMAND's user namespace systemd-nspawn could not take them away.
     mount("lab", _NEW_ROOT, "tmpfs", 0, "mode=755")
     for link in Path("/").glob("*"):
@@ -156,7 +155,7 @@ def mount_disk(home: Path, layers: Sequence[str]) -> None:
 
 
 def enter(root: Path) -> None:
-    """Take a root in the place of this one, of which nothing stays below. Raises OSError."""
+    """Make `root` this process's root, with nothing of the former one below. Raises OSError."""
     mount(str(root), root, "", _MS_BIND | _MS_REC)
     os.chdir(root)
     check(libc.pivot_root(b".", b"."), "pivot_root")
