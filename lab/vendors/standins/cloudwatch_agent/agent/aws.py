@@ -8,9 +8,11 @@ sdk/service/{cloudwatchlogs,cloudwatch}/service.go and handlers/
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import re
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 IMDS = "http://169.254.169.254/latest/"
+# Made for each request it costs more than the request.
+_trust = functools.lru_cache(maxsize=None)(ssl.create_default_context)
 _FORM = "application/x-www-form-urlencoded; charset=utf-8"
 
 
@@ -109,7 +113,7 @@ class Caller:
         }
         try:
             ask = urllib.request.Request(f"https://{host}/", body, head)
-            return bytes(urllib.request.urlopen(ask, timeout=30).read())
+            return bytes(urllib.request.urlopen(ask, timeout=30, context=_trust()).read())
         except urllib.error.HTTPError as error:
             raise _refused(error.read().decode("utf-8", "replace"), error.code) from None
 
