@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from conftest import AL2, PRIVATE_KEY, ROOT, Finished, Verified, wait_for
+from conftest import AL2, PRIVATE_KEY, ROOT, Finished, Guest, Verified, launching, wait_for
 
 from tests import surroundings
 from tests.unit import shown
@@ -169,10 +169,16 @@ def test_verify_finds_it_good_on_another_instance_type(on_p4d: Verified, ec2: An
     assert on_p4d.after == on_p4d.before
 
 
+@pytest.fixture(scope="module")
+def guest(built: Finished, ec2: Any, key: Any, source_ami: str) -> Iterator[Guest]:
+    """A machine of the AMI, which one test looks at and the next breaks."""
+    with launching(ec2, key, source_ami) as launch:
+        yield launch(built.record["ami_id"])
+
+
 def test_verify_of_running_machine_changes_nothing(
-    built: Finished, launch: Callable[..., Any], kiln: Callable[..., Any]
+    built: Finished, guest: Guest, kiln: Callable[..., Any]
 ) -> None:
-    guest = launch(built.record["ami_id"])
     booted = "until systemctl is-system-running | grep -qE 'running|degraded'; do sleep 0.5; done"
     # This guest's programs write to a file in the place of the kernel log.
     own_log = "sudo touch /run/kmsg && sudo mount --bind /run/kmsg /dev/kmsg && touch /tmp/before"
@@ -195,10 +201,9 @@ def test_verify_of_running_machine_changes_nothing(
 
 
 def test_verify_finds_a_broken_one_bad_and_says_what_is_broken(
-    built: Finished, ec2: Any, launch: Callable[..., Any], kiln: Callable[..., Any]
+    built: Finished, ec2: Any, guest: Guest, kiln: Callable[..., Any]
 ) -> None:
     good = built.record["ami_id"]
-    guest = launch(good)
     of_guest = ("verify", "--key", str(guest.key), "-k", "nvidia_smi or tuning", "--json")
     assert guest.run("sudo rm /usr/bin/nvidia-smi && sync").returncode == 0
     done = kiln(*of_guest, "--host", f"{guest.user}@{guest.address}")

@@ -76,25 +76,7 @@ def stop_and_start(ec2: Any, guest: Guest) -> None:
     wait_for(ec2, guest.id, "running")
 
 
-def test_56_slices_after_boot_reboot_and_stop_and_start(p4d: Guest, ec2: Any) -> None:
-    first = settled(p4d)
-    assert_cut(p4d)
-    behind = p4d.run("systemctl list-dependencies --after multi-user.target").stdout
-    assert "kiln-mig.service" in behind
-    # Where nvidia-smi hangs, nobody waits for these; user data may run after multi-user.target.
-    assert not re.search(r"kiln-gpu(-health|-clocks|\.target)", behind), behind
-    assert "layout all-1g.5gb (instance tag kiln:mig-config)" in journal_of(p4d)
-    ec2.reboot_instances(InstanceIds=[p4d.id])
-    settled(p4d, first)
-    assert_cut(p4d)
-    stop_and_start(ec2, p4d)
-    settled(p4d)
-    assert_cut(p4d)
-    # A reset was not refused: nothing was rebooted.
-    assert "rebooting once" not in journal_of(p4d)
-
-
-def test_every_full_layout_by_hand_and_at_boot(p4d: Guest, ec2: Any) -> None:
+def test_layout_is_there_after_boot_reboot_and_stop_and_start(p4d: Guest, ec2: Any) -> None:
     """20 layouts of an A100 are full with driver 510; every other one is a part of one of them."""
 
     def tag(label: str) -> None:
@@ -112,6 +94,13 @@ def test_every_full_layout_by_hand_and_at_boot(p4d: Guest, ec2: Any) -> None:
         ]
         assert sorted(listed) == sorted(wanted)
 
+    first = settled(p4d)
+    assert_cut(p4d)
+    behind = p4d.run("systemctl list-dependencies --after multi-user.target").stdout
+    assert "kiln-mig.service" in behind
+    # Where nvidia-smi hangs, nobody waits for these; user data may run after multi-user.target.
+    assert not re.search(r"kiln-gpu(-health|-clocks|\.target)", behind), behind
+    assert "layout all-1g.5gb (instance tag kiln:mig-config)" in journal_of(p4d)
     _, full = layouts("A100-40GB", "510.47.03")
     labels = {
         f"full-{n}": [
@@ -122,19 +111,19 @@ def test_every_full_layout_by_hand_and_at_boot(p4d: Guest, ec2: Any) -> None:
     }
     text = json.dumps({"version": "v1", "mig-configs": labels})
     p4d.unpack({"/etc/kiln/mig-config.d/full.json": (text.encode(), 0o644)})
-    before = settled(p4d)
     for label in labels:
         p4d.run(f"sudo /usr/local/bin/gpu-mig apply {label}")
         assert_made(label)
     tag("full-0")
     ec2.reboot_instances(InstanceIds=[p4d.id])
-    settled(p4d, before)
+    settled(p4d, first)
     assert_made("full-0")
-    tag("full-1")
+    tag("all-1g.5gb")
     stop_and_start(ec2, p4d)
     settled(p4d)
-    assert_made("full-1")
-    tag("all-1g.5gb")
+    assert_cut(p4d)
+    # A reset was not refused: nothing was rebooted.
+    assert "rebooting once" not in journal_of(p4d)
 
 
 def test_one_reboot_where_fabric_manager_blocks_the_reset(p4d: Guest, ec2: Any) -> None:

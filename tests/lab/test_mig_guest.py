@@ -46,6 +46,7 @@ def test_failed_layout_joins_only_if_allowed(machine, block, kubelet):
     assert "did you mean 'all-1g.10gb'" in machine.run("journalctl", "-u", "kiln-mig", "-b")
 
 
+@pytest.mark.all
 def test_killed_in_the_middle_the_next_boot_ends_as_wanted(machine):
     machine.boot()
     machine.run("gpu-mig", "apply", "all-balanced")
