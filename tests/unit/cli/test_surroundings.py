@@ -22,15 +22,15 @@ pytestmark = pytest.mark.slow
 TASKS = ("list --json", "check --json", "list")
 
 
-def answers(environment: dict[str, str]) -> list[tuple[int, str]]:
+def answers(environment: dict[str, str], *tasks: str) -> list[tuple[int, str]]:
     """Exit status and output of each task, without what colors a terminal."""
-    done = [commands.invoke(*task.split(), env={**os.environ, **environment}) for task in TASKS]
+    done = [commands.invoke(*task.split(), env={**os.environ, **environment}) for task in tasks]
     return [(one.returncode, re.sub(r"\x1b\[[0-9;]*m", "", one.stdout)) for one in done]
 
 
 @pytest.fixture(scope="module")
 def usual() -> list[tuple[int, str]]:
-    return answers({})
+    return answers({}, *TASKS)
 
 
 # All variables that can be together, and the others.
@@ -40,7 +40,9 @@ CALLERS = {"odd": surroundings.ODD, **{name: surroundings.CALLERS[name] for name
 
 @pytest.mark.parametrize("caller", CALLERS)
 def test_every_caller_gets_the_same_answer(caller: str, usual: list[tuple[int, str]]) -> None:
-    assert answers(CALLERS[caller]) == usual
+    # All three where all variables are together.
+    tasks = TASKS if caller == "odd" else TASKS[:1]
+    assert answers(CALLERS[caller], *tasks) == usual[: len(tasks)]
 
 
 def test_files_are_readable_whatever_the_umask(tmp_path: Path) -> None:
