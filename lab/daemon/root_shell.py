@@ -31,16 +31,18 @@ def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
     if os.isatty(0) and os.isatty(1):
         # A terminal of its own: on this one a guest could type, as its user here (TIOCSTI).
         whole = ["script", "--quiet", "--return", "--command", shlex.join(whole), os.devnull]
-    return subprocess.call(whole)
+    # lab.up prints a session token as one of the others.
+    shown = {name: os.environ[name] for name in ("PATH", "TERM", "LANG") if name in os.environ}
+    return subprocess.call(whole, env=shown)
 
 
 def entering(leader: int) -> list[str]:
     """The command prefix that runs a command in the guest whose PID 1 is `leader`.
 
     A guest that shuts down sends SIGSTOP to its processes before it kills them; an nsenter that
-    waits for such a child then stops too and never continues. Therefore nsenter does not fork, and
-    a shell outside the guest waits for it.
+    waits for such a child then stops too and never continues. Therefore a shell of this machine
+    waits for it. Only the child is among the guest's processes, and runs what the guest has.
     """
-    kinds = ("user", "mount", "uts", "ipc", "net", "pid", "cgroup")
-    enter = ["nsenter", f"--target={leader}", *(f"--{kind}" for kind in kinds), "--no-fork", "--"]
-    return [*enter, "/bin/sh", "-c", '"$@"; exit $?', "sh"]
+    enter = f"nsenter --target={leader}"
+    wait = [*f"{enter} --pid --no-fork -- /bin/sh -c".split(), '"$@"; exit $?', "sh"]
+    return [*wait, *f"{enter} --user --mount --uts --ipc --net --cgroup --".split()]

@@ -22,9 +22,11 @@ _SENDERS = "senders"
 # The map of public addresses to those of the guests, where they are not the same.
 _PUBLIC = "public"
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - what sends has none yet
-# What is told there is this machine's: its metadata, credentials of its tasks, Azure's agent.
+# What is told there is this machine's: its metadata, credentials of its tasks, Azure's agent,
+# Alibaba Cloud's metadata.
 # https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
-_OF_THE_CLOUD = ("169.254.0.0/16", "168.63.129.16")
+# https://www.alibabacloud.com/help/en/ecs/user-guide/view-instance-metadata
+_OF_THE_CLOUD = ("169.254.0.0/16", "168.63.129.16", "100.100.100.200")
 
 
 def require_free_network(lab: Lab) -> None:

@@ -19,12 +19,12 @@ _ENTER = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
 
 def run_in(name: str) -> list[str]:
     """The command prefix that runs a command, as the same process, in a group that guests' root
-    manages: LAB/GUEST."""
+    manages: LAB/GUEST. A guest can read the command's environment, which is PATH only."""
     group = CGROUPS / name
     group.mkdir(parents=True, exist_ok=True)
     for file in (group, *(group / f"cgroup.{kind}" for kind in ("procs", "threads"))):
         os.chown(file, 1, 1)
-    return ["/bin/sh", "-c", _ENTER, "sh", str(group)]
+    return ["env", "-i", f"PATH={os.environ['PATH']}", "/bin/sh", "-c", _ENTER, "sh", str(group)]
 
 
 def remove(name: str | Path) -> bool:

@@ -71,7 +71,7 @@ def forward(handler: BaseHTTPRequestHandler, port: int) -> None:
 
     The body is passed on as it comes: the API decides whether it wants to read it.
     """
-    length = handler.headers.get("Content-Length") or "0"
+    length = ",".join(handler.headers.get_all("Content-Length") or ["0"])
     path = unquote(urlsplit(handler.path).path)
     if path.startswith(_NOT_FOR_GUESTS):
         _refuse(handler, 403, "this call is not for guests")
@@ -98,7 +98,7 @@ def forward(handler: BaseHTTPRequestHandler, port: int) -> None:
             handler.close_connection = True
         answer = connection.getresponse()
         _pass_back(handler, answer)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         handler.close_connection = True
         with contextlib.suppress(OSError):
             _refuse(handler, 503, f"the lab's API does not answer: {error}")

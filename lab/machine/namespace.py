@@ -11,10 +11,10 @@ No mount is visible outside the namespace: a guest that is gone has left none.
         It may write what is the cell's, but setuid programs of this machine have no effect.
     python -I namespace.py HOME LAYER... -- COMMAND...
         HOME is the folder of a disk; layers are given lowest first. COMMAND finds the disk at
-        /disk, HOME at /lab, and of this machine /usr, /dev, /proc and /sys: a guest that unmounts
-        its root sees no more. systemd-nspawn needs --private-users=no: with a user namespace of
-        its own, 255 takes this machine's devices for the guest's root
-        (https://github.com/systemd/systemd/issues/34243).
+        /disk, HOME at /lab, and of this machine /usr, /proc, /sys, devices that are anybody's and
+        its own control group: a guest that unmounts its root sees no more. systemd-nspawn needs
+        --private-users=no: with a user namespace of its own, 255 takes this machine's devices for
+        the guest's root (https://github.com/systemd/systemd/issues/34243).
 
 Runs as a program by itself, so it imports nothing of the lab. Exit status NO_INIT: the disk has no
 init. Other failures are one line on stderr and exit status 1.
@@ -34,6 +34,8 @@ IDS = 1 << 16
 NO_INIT = 93
 CGROUPS = Path("/sys/fs/cgroup")
 ROOT, HOME = Path("/disk"), Path("/lab")
+# Those that systemd-nspawn shows to a guest, and the one that makes terminals.
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "net/tun")
 # Where the root of COMMAND is made.
 _NEW_ROOT = Path("/run")
 # A COMMAND's first words, in a control group of the guest's root (lab.machine.cgroups).
@@ -51,7 +53,7 @@ _LAB_FILES = "etc/kiln-lab"
 ETC_FILES = "given"
 
 # <linux/sched.h>, <sys/mount.h>, <sys/prctl.h>
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWCGROUP = 0x00020000, 0x10000000, 0x02000000
 _CLONE_NEWPID, _CLONE_NEWNET = 0x20000000, 0x40000000
 _MS_NODEV, _MS_NOSUID, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 0x4, 0x2, 0x8, 0x4000, 0x80000
 _MS_BIND, _MNT_DETACH = 0x1000, 0x2
@@ -137,9 +139,16 @@ def mount_disk(home: Path, layers: Sequence[str]) -> None:
         if link.is_symlink() and link.resolve().parent == Path("/usr"):
             (_NEW_ROOT / link.name).symlink_to(link.readlink())
     root, own = (_NEW_ROOT / path.name for path in (ROOT, HOME))
-    for name in ("usr", "dev", "proc", "sys"):
+    for name in ("usr", "proc", "sys"):
         (_NEW_ROOT / name).mkdir()
         mount(f"/{name}", _NEW_ROOT / name, "", _MS_BIND | _MS_REC)
+    (_NEW_ROOT / "dev/net").mkdir(parents=True)
+    for name in _DEVICES:
+        (_NEW_ROOT / "dev" / name).touch()
+        mount(f"/dev/{name}", _NEW_ROOT / "dev" / name, "", _MS_BIND)
+    group = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+    check(libc.unshare(_CLONE_NEWCGROUP), "unshare")
+    mount(str(CGROUPS / group), _NEW_ROOT / "sys/fs/cgroup", "", _MS_BIND)
     for folder in (root, own, _NEW_ROOT / "run"):
         folder.mkdir()
     for name in ("upper", "work"):

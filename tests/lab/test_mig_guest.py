@@ -1,4 +1,4 @@
-"""gpu-mig on a booted machine, through its systemd unit: order, kills, refusals.
+"""gpu-mig on a booted machine, through its systemd unit: order, refusals.
 
 The guest is booted straight from the lab's base; its nvidia-smi is the lab's stand-in. Layouts and
 reboots: test_mig_first_boot.py. Every label of every GPU, and a kill after every command:
@@ -7,7 +7,6 @@ tests/unit/mig, without a guest.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,21 +43,3 @@ def test_failed_layout_joins_only_if_allowed(machine, block, kubelet):
     (state,) = machine.unit("ActiveState", of="kubelet.service")
     assert (state == "active") == (kubelet == "active")
     assert "did you mean 'all-1g.10gb'" in machine.run("journalctl", "-u", "kiln-mig", "-b")
-
-
-@pytest.mark.all
-def test_killed_in_the_middle_the_next_boot_ends_as_wanted(machine):
-    machine.boot()
-    machine.run("gpu-mig", "apply", "all-balanced")
-    answer = machine.run("sh", "-c", "gpu-mig apply all-3g.20gb --json 2>/dev/null")
-    commands = len(json.loads(answer)["commands"])
-    assert commands > 4
-    machine.settings(MIG_CONFIG="all-3g.20gb")
-    machine.run("gpu-mig", "apply", "all-balanced")
-    middle = {"match": [], "nth": commands // 2, "after": True, "kill_parent": True}
-    machine.faults(rules=[middle])
-    machine.run("systemctl", "restart", "kiln-mig.service", check=False)
-    assert machine.unit("Result") == ["signal"]
-    machine.faults()
-    machine.reboot()
-    assert machine.verify()["ok"] is True

@@ -8,11 +8,9 @@ sdk/service/{cloudwatchlogs,cloudwatch}/service.go and handlers/
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
 import re
-import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 IMDS = "http://169.254.169.254/latest/"
-# Made for each request it costs more than the request.
-_trust = functools.lru_cache(maxsize=None)(ssl.create_default_context)
 _FORM = "application/x-www-form-urlencoded; charset=utf-8"
 
 
@@ -113,7 +109,7 @@ class Caller:
         }
         try:
             ask = urllib.request.Request(f"https://{host}/", body, head)
-            return bytes(urllib.request.urlopen(ask, timeout=30, context=_trust()).read())
+            return bytes(urllib.request.urlopen(ask, timeout=30).read())
         except urllib.error.HTTPError as error:
             raise _refused(error.read().decode("utf-8", "replace"), error.code) from None
 
