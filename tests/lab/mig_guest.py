@@ -58,11 +58,6 @@ class Machine(guests.Guest):
         lines = {"MIG_IMDS": "no", **values}
         self.write("/etc/default/gpu-mig", "".join(f"{k}={v}\n" for k, v in lines.items()))
 
-    def faults(self, **values: object) -> None:
-        """What the stand-in does wrong from now on; nothing without values."""
-        shown = {"hide": list(range(2, 8)), **values}
-        self.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps(shown))
-
     def unit(self, *names: str, of: str = "kiln-mig.service") -> list[str]:
         output = self.run("systemctl", "show", of, *[f"-p{n}" for n in names])
         result = dict(line.split("=", 1) for line in output.splitlines())
@@ -92,5 +87,5 @@ def lay_down(guest: Machine) -> None:
         (wants / unit).symlink_to(f"/etc/systemd/system/{unit}")
     machine = {"instance_type": "p4d.24xlarge", "instance_id": "i-0guest"}
     guest.write("/etc/kiln-lab/instance.json", json.dumps(machine))
-    guest.faults()
+    guest.write("/etc/kiln-lab/nvidia-smi-faults.json", json.dumps({"hide": [*range(2, 8)]}))
     guest.settings()
