@@ -27,12 +27,7 @@ from botocore.config import Config
 from xdist.scheduler import LoadFileScheduling
 
 from devel import packers, testing
-from devel.testbed import (
-    PRIVATE_KEY,
-    inventory,
-    slim_matrix,
-    users_environment,
-)
+from devel.testbed import PRIVATE_KEY, inventory, users_environment
 from kiln.base.errors import KilnError
 from kiln.packer.program import Packer
 from lab.api import botocore_data, session_token
@@ -44,7 +39,7 @@ from tests import surroundings
 from tests.unit import commands
 from tests.unit.rows import row
 
-__all__ = ["PRIVATE_KEY", "inventory", "slim_matrix", "users_environment"]
+__all__ = ["PRIVATE_KEY", "inventory", "users_environment"]
 
 os.environ["KILN_LAB_STATE"] = str(settings.current().root)
 surroundings.replace()
