@@ -31,7 +31,7 @@ def shell(lab: Lab, instance_id: str, command: list[str] | None = None) -> int:
     if os.isatty(0) and os.isatty(1):
         # A terminal of its own: on this one a guest could type, as its user here (TIOCSTI).
         whole = ["script", "--quiet", "--return", "--command", shlex.join(whole), os.devnull]
-    # lab.up prints a session token as one of the others.
+    # Another one may be the lab's session token, which lab.up prints.
     shown = {name: os.environ[name] for name in ("PATH", "TERM", "LANG") if name in os.environ}
     return subprocess.call(whole, env=shown)
 

@@ -22,8 +22,7 @@ _SENDERS = "senders"
 # The map of public addresses to those of the guests, where they are not the same.
 _PUBLIC = "public"
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - what sends has none yet
-# What is told there is this machine's: its metadata, credentials of its tasks, Azure's agent,
-# Alibaba Cloud's metadata.
+# Clouds answer there with metadata and credentials of this machine, which are not a guest's.
 # https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
 # https://www.alibabacloud.com/help/en/ecs/user-guide/view-instance-metadata
 _OF_THE_CLOUD = ("169.254.0.0/16", "168.63.129.16", "100.100.100.200")

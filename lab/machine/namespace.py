@@ -11,8 +11,8 @@ No mount is visible outside the namespace: a guest that is gone has left none.
         It may write what is the cell's, but setuid programs of this machine have no effect.
     python -I namespace.py HOME LAYER... -- COMMAND...
         HOME is the folder of a disk; layers are given lowest first. COMMAND finds the disk at
-        /disk, HOME at /lab, and of this machine /usr, /proc, /sys, devices that are anybody's and
-        its own control group: a guest that unmounts its root sees no more. systemd-nspawn needs
+        /disk, HOME at /lab, and of this machine /usr, /proc, /sys, devices that anybody may use,
+        and its own control group: a guest that unmounts its root sees no more. systemd-nspawn needs
         --private-users=no: with a user namespace of its own, 255 takes this machine's devices for
         the guest's root (https://github.com/systemd/systemd/issues/34243).
 
@@ -34,7 +34,7 @@ IDS = 1 << 16
 NO_INIT = 93
 CGROUPS = Path("/sys/fs/cgroup")
 ROOT, HOME = Path("/disk"), Path("/lab")
-# Those that systemd-nspawn shows to a guest, and the one that makes terminals.
+# The devices that systemd-nspawn shows to a guest, and the one that makes terminals.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "net/tun")
 # Where the root of COMMAND is made.
 _NEW_ROOT = Path("/run")
