@@ -192,6 +192,9 @@ def test_guest_reaches_the_lab_and_nothing_else_here(lab: Lab, guest) -> None:
         ):
             probe = f"timeout 2 bash -c '</dev/tcp/{address}/{port}' && echo open || echo closed"
             assert guest.run(probe).stdout.strip() == reached, (address, port)
+    # Two lengths could hide a second request in the body of the first.
+    ask = "curl -s -o /dev/null -w '%{http_code}' -d x" + " -H 'Content-Length: 1'" * 2
+    assert guest.run(f"{ask} -H 'Host: ec2.us-east-1.amazonaws.com' {lab.gateway}").stdout == "411"
 
 
 def test_guest_cannot_reach_the_hosts_cloud_metadata(guest) -> None:
