@@ -407,27 +407,3 @@ def built(lab: Any, ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> Finis
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return Finished(done, home, before, inventory(ec2))
-
-
-@dataclass(frozen=True)
-class Verified:
-    """A verification that is over: what it printed, what was there before and after."""
-
-    done: subprocess.CompletedProcess[str]
-    before: dict[str, set[str]]
-    after: dict[str, set[str]]
-
-    @property
-    def record(self) -> dict[str, Any]:
-        return json.loads(self.done.stdout)
-
-
-@pytest.fixture(scope="session")
-def on_p4d(built: Finished, ec2: Any, tmp_path_factory: pytest.TempPathFactory) -> Verified:
-    """The built AMI on a p4d.24xlarge: for test_mutations.py it is the guest that nobody broke."""
-    before = inventory(ec2)
-    where = ("--ami", built.record["ami_id"], "--instance-type", "p4d.24xlarge")
-    environment = users_environment(tmp_path_factory.mktemp("on-p4d"))
-    done = commands.invoke("verify", *where, "--json", timeout=600, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return Verified(done, before, inventory(ec2))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from conftest import AL2, PRIVATE_KEY, ROOT, Finished, Guest, Verified, launching, wait_for
+from conftest import AL2, PRIVATE_KEY, ROOT, Finished, Guest, inventory, launching, wait_for
 
 from tests import surroundings
 from tests.unit import shown
@@ -157,16 +157,23 @@ def test_list_shows_that_it_is_verified(built: Finished, kiln: Callable[..., Any
     assert rows[AL2]["last_build"]["ami_id"] == built.record["ami_id"]
 
 
-def test_verify_finds_it_good_on_another_instance_type(on_p4d: Verified, ec2: Any) -> None:
-    record = on_p4d.record
+@pytest.mark.all
+def test_verify_finds_it_good_on_another_instance_type(
+    built: Finished, ec2: Any, kiln: Callable[..., Any]
+) -> None:
+    before = inventory(ec2)
+    ami = built.record["ami_id"]
+    done = kiln("verify", "--ami", ami, "--instance-type", "p4d.24xlarge", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(done.stdout)
     assert (record["kind"], record["status"]) == ("verify", "verified")
     assert record["verify_instance_type"] == "p4d.24xlarge"
     outcomes = {(check["file"], check["outcome"]) for check in record["checks"]["checks"]}
     # A g4dn.xlarge has no NVSwitch.
     assert ("test_nvidia_fabricmanager", "passed") in outcomes
-    image = ec2.describe_images(ImageIds=[record["ami_id"]])["Images"][0]
+    image = ec2.describe_images(ImageIds=[ami])["Images"][0]
     assert tags(image)["kiln:verified"].startswith("pass ")
-    assert on_p4d.after == on_p4d.before
+    assert inventory(ec2) == before
 
 
 @pytest.fixture(scope="module")
@@ -200,16 +207,21 @@ def test_verify_of_running_machine_changes_nothing(
     assert "NVRM: Xid" in guest.run("cat /run/kmsg").stdout
 
 
-def test_verify_finds_a_broken_one_bad_and_says_what_is_broken(
-    built: Finished, ec2: Any, guest: Guest, kiln: Callable[..., Any]
-) -> None:
-    good = built.record["ami_id"]
+def test_verify_finds_a_broken_one_bad(guest: Guest, kiln: Callable[..., Any]) -> None:
     of_guest = ("verify", "--key", str(guest.key), "-k", "nvidia_smi or tuning", "--json")
     assert guest.run("sudo rm /usr/bin/nvidia-smi && sync").returncode == 0
     done = kiln(*of_guest, "--host", f"{guest.user}@{guest.address}")
     assert done.returncode == 1, done.stdout + done.stderr
     assert json.loads(done.stdout)["checks"]["failed"] > 0
     assert f"says it is {AL2}, on g4dn.xlarge" in done.stderr
+
+
+@pytest.mark.all
+def test_verify_marks_the_ami_of_a_broken_one(
+    built: Finished, ec2: Any, guest: Guest, kiln: Callable[..., Any]
+) -> None:
+    good = built.record["ami_id"]
+    assert guest.run("sudo rm -f /usr/bin/nvidia-smi && sync").returncode == 0
     ec2.stop_instances(InstanceIds=[guest.id])
     wait_for(ec2, guest.id, "stopped")
     bad = ec2.create_image(InstanceId=guest.id, Name=f"broken-{time.time()}")["ImageId"]

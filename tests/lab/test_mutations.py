@@ -1,9 +1,9 @@
 """Can each check of tests/ami fail? Guests of a built AMI are broken as mutations.yaml says.
 
-`./invoke test` does it for the AMI that test_build.py bakes, in three guests; with --all in nine,
-which tell which mutation a check saw. KILN_MUTATION_ROWS names other rows of the matrix, by commas,
-to be built and broken in its place; KILN_MUTATION_CHECKS the files of checks that count, such as
-those of an overlay.
+`./invoke test` does it for the AMI that test_build.py bakes, in three guests of the type on which
+it was verified; with --all in nine p4d.24xlarge, which tell which mutation a check saw.
+KILN_MUTATION_ROWS names other rows of the matrix, by commas, to be built and broken in its place;
+KILN_MUTATION_CHECKS the files of checks that count, such as those of an overlay.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from typing import Any
 
 import mutations
 import pytest
-from conftest import AL2, ROOT, Finished, Verified, users_environment
+from conftest import AL2, ROOT, Finished, users_environment
 from mutations import Mutation, Plan, Round
 
 from kiln.base import overlay
 from kiln.base.account import Account
 from kiln.base.processes import Stop
 from kiln.base.progress import Progress
+from kiln.base.recipe import Recipe
 from kiln.cli import targets
 from kiln.cloud.instance import Boot, Machine, booted
 from kiln.cloud.network import Access, find_network
@@ -41,8 +42,8 @@ MUTATIONS = mutations.read(os.environ.get("KILN_MUTATION_CHECKS", ""))
 LACKING = mutations.lacking(MUTATIONS["checks"])
 AT_BOOT = mutations.before_reboot(MUTATIONS["checks"])
 ROWS = [name for name in os.environ.get("KILN_MUTATION_ROWS", "").split(",") if name] or [AL2]
-# Eight GPUs with NVSwitch, MIG and EFA: the fewest checks are skipped.
-INSTANCE_TYPE = os.environ.get("KILN_MUTATION_INSTANCE_TYPE", "p4d.24xlarge")
+# Of the nine. Eight GPUs with NVSwitch, MIG and EFA: the fewest checks are skipped.
+P4D = "p4d.24xlarge"
 AT_ONCE = 3
 
 
@@ -51,6 +52,7 @@ class Broken:
     """What the checks said of an untouched guest, and of the broken ones."""
 
     row: str
+    guests: str
     components: tuple[str, ...]
     untouched: Round
     plan: Plan
@@ -59,12 +61,18 @@ class Broken:
     rebooted: Round | None
 
 
+def chosen(row: str, guests: str) -> tuple[Recipe, str]:
+    """The row's recipe, and the instance type of its guests."""
+    (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == row]
+    return recipe, P4D if guests == "nine" else str(recipe.verify_instance_type)
+
+
 @cache
-def belonging(row: str) -> tuple[str, ...]:
+def belonging(row: str, guests: str) -> tuple[str, ...]:
     """The checks ("file::name") that belong to the row's image, as the checks' own pytest lists
     them; known before anything is built."""
-    (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == row]
-    expected = checks.expectations(recipe, INSTANCE_TYPE, "lab", reboot=True, restart={"": ""})
+    recipe, kind = chosen(row, guests)
+    expected = checks.expectations(recipe, kind, "lab", reboot=True, restart={"": ""})
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(expected, file)
         file.flush()
@@ -91,7 +99,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = ["broken", "check"] if "check" in metafunc.fixturenames else ["broken"]
     cases = []
     for row, guests in itertools.product(ROWS, ("three", "nine")):
-        found = breakable(row) if "check" in names else [""]
+        found = breakable(row, guests) if "check" in names else [""]
         marks = pytest.mark.all if guests == "nine" else ()
         for check in found:
             label = "-".join(filter(None, (row, guests, check)))
@@ -100,12 +108,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(names, cases, indirect=["broken"], scope="module")
 
 
-def breakable(row: str) -> list[str]:
+def breakable(row: str, guests: str) -> list[str]:
     """The row's checks that fail by a mutation of a guest that runs."""
     at_boot = {check for mutation in AT_BOOT for check in mutation.checks}
     return [
         check
-        for check in belonging(row)
+        for check in belonging(row, guests)
         if check.split("::")[0] in MUTATIONS["checks"] and check not in LACKING.keys() | at_boot
     ]
 
@@ -123,7 +131,7 @@ def broken(
     network = find_network(Account(), targets.choose("lab"))
     access = Access(key[0], key[1], (group,), network)
     row, guests = request.param
-    (recipe,) = [recipe for recipe in load.load_recipes() if recipe.name == row]
+    recipe, kind = chosen(row, guests)
 
     def guest(name: str, made: tuple[Mutation, ...], *, reboot: bool = False) -> Round:
         folder = home / name
@@ -131,7 +139,7 @@ def broken(
         where = targets.choose("lab")
         stop = Stop()
         run_id = f"{name}-{secrets.token_hex(4)}"
-        boot = Boot(ami, INSTANCE_TYPE, recipe.distro.ssh_user, run_id, folder, access)
+        boot = Boot(ami, kind, recipe.distro.ssh_user, run_id, folder, access)
         with Progress().stage(name) as stage, booted(boot, where, stage, print, stop) as instance:
             try:
                 outputs = _break(instance, made)
@@ -142,7 +150,7 @@ def broken(
                 }
                 expected = checks.expectations(
                     recipe,
-                    INSTANCE_TYPE,
+                    kind,
                     where.kind,
                     reboot=reboot,
                     restart=restart if reboot else None,
@@ -152,9 +160,9 @@ def broken(
                 ec2.terminate_instances(InstanceIds=[instance.instance_id])
         return _round([dataclasses.asdict(check) for check in done], outputs)
 
-    if (row, INSTANCE_TYPE) == (AL2, "p4d.24xlarge"):
-        verified: Verified = request.getfixturevalue("on_p4d")
-        untouched = _round(verified.record["checks"]["checks"], {})
+    if (row, guests) == (AL2, "three"):
+        built: Finished = request.getfixturevalue("built")
+        untouched = _round(built.record["checks"]["checks"], {})
     else:
         untouched = guest("untouched", (), reboot=True)
     live = [check for check, outcome in untouched.outcomes.items() if outcome == "passed"]
@@ -163,7 +171,8 @@ def broken(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         names = [f"round-{number}" for number in range(len(plan.rounds))]
         return Broken(
-            recipe.name,
+            row,
+            guests,
             recipe.components,
             untouched,
             plan,
@@ -176,7 +185,7 @@ def test_untouched_guest_is_green_and_skips_say_why(broken: Broken) -> None:
     untouched = broken.untouched
     failed = {c: untouched.messages[c] for c, o in untouched.outcomes.items() if o == "failed"}
     assert failed == {}
-    assert set(untouched.outcomes) == set(belonging(broken.row))
+    assert set(untouched.outcomes) == set(belonging(broken.row, broken.guests))
     for check, why in LACKING.items():
         if check in untouched.outcomes:
             found = (untouched.outcomes[check], untouched.messages[check])
