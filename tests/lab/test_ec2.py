@@ -10,11 +10,6 @@ from botocore.exceptions import ClientError
 from conftest import Guest, launching, wait_for
 
 
-def state(ec2, instance_id):
-    found = ec2.describe_instances(InstanceIds=[instance_id])
-    return found["Reservations"][0]["Instances"][0]["State"]["Name"]
-
-
 def test_instance_runs_before_its_sshd_answers(ec2, first):
     answer, guest = first
     assert answer["State"]["Name"] == "pending"
@@ -142,16 +137,3 @@ def test_create_image_captures_the_disk(ec2, launch, lasting):
     reached = dataclasses.replace(guest, address=public)
     command = "curl -sf http://169.254.169.254/latest/meta-data/public-ipv4"
     assert reached.run(command).stdout == public
-
-
-def test_a_reboot_brings_the_same_machine_back(ec2, lasting):
-    guest = lasting
-    before = guest.run("cat /proc/sys/kernel/random/boot_id").stdout
-    ec2.reboot_instances(InstanceIds=[guest.id])
-    deadline = time.monotonic() + 120
-    after = before
-    while time.monotonic() < deadline and after in (before, ""):
-        after = guest.run("cat /proc/sys/kernel/random/boot_id").stdout
-        time.sleep(0.2)
-    assert after not in (before, "")
-    assert state(ec2, guest.id) == "running"
