@@ -228,6 +228,7 @@ def test_interrupted_bake_leaves_nothing_and_names_it(
     assert private_keys(going.home) == []
 
 
+@pytest.mark.all
 def test_failed_bake_keeps_its_instance_until_sweep(
     bare: Path, lab: Any, new: Callable[[], New], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from kiln.packer.program import Packer
 from lab.daemon import control
 
 
+@pytest.mark.all
 def test_a_rendered_folder_builds_by_hand_from_any_directory(
     lab, ec2, source_ami, packer: Packer, tmp_path: Path
 ):

@@ -152,6 +152,7 @@ def test_logs_and_shell_reach_the_only_running_guest(
     assert "no guest is running" in done.stderr
 
 
+@pytest.mark.all
 def test_down_by_force_ends_the_build_in_the_lab(
     running: Running, call: Invoke, own: Lab, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_layout_is_there_after_boot_reboot_and_stop_and_start(p4d: Guest, ec2: A
     assert "rebooting once" not in journal_of(p4d)
 
 
+@pytest.mark.all
 def test_one_reboot_where_fabric_manager_blocks_the_reset(p4d: Guest, ec2: Any) -> None:
     faults = json.dumps({"blocks_reset": {"nv-fabricmanager": True}})
     assert p4d.run(f"echo '{faults}' | sudo tee {FAULTS} && sync").returncode == 0

@@ -158,6 +158,7 @@ def test_launch_without_a_word_gets_the_images_layout(launch: Launch, ami: str, 
     assert "IMDS" in guest.run("sudo /usr/local/bin/kiln-gpu-gate 2>&1").stdout
 
 
+@pytest.mark.all
 def test_tag_wins_over_user_data_and_a_bad_one_changes_nothing(
     launch: Launch, ami: str, ec2: Any
 ) -> None:

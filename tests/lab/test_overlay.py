@@ -18,6 +18,7 @@ from kiln.matrix.load import load_recipes
 from tests.unit import commands
 from tests.unit.matrix.overlays import written
 
+pytestmark = pytest.mark.all
 ROW = "al2023-580.999.01-both-base-x86_64"
 OLD, NEW = "p3dn.24xlarge", "p6-b200.48xlarge"
 PAGES = "acme: {driver: 580.999.01, kernel_module: open}", "target_instance_types: [g5.xlarge]"
@@ -99,7 +100,7 @@ def test_version_info_names_the_modules_of_both_kinds(record: dict[str, Any]) ->
     assert kept == {("open", False, driver), ("proprietary", True, driver)}
 
 
-@pytest.mark.parametrize("instance_type", [OLD, pytest.param(NEW, marks=pytest.mark.all)])
+@pytest.mark.parametrize("instance_type", [OLD, NEW])
 def test_the_same_ami_is_good_on(
     record: dict[str, Any], environment: dict[str, str], instance_type: str
 ) -> None:

@@ -36,6 +36,8 @@ CASES = [
     ("cloudwatch-agent", "cloudwatch-agent", "ubuntu2204"),
     ("fsx-lustre", "lustre-client", "ubuntu2204"),
 ]
+# A package manager's and a file's; the others with --all.
+DEFAULT = (CASES[0], CASES[3])
 # What a package manager trusts, and its package sources. Without the number of a file's names: that
 # is of the base's file, and grows when another test makes a base.
 TRUST = """
@@ -117,7 +119,7 @@ def provision(guest: Guest, component: str, recipe: Recipe, keys: dict[str, str]
     ("vendor", "component", "distro"),
     [
         pytest.param(
-            *case, id=f"{case[0]}-{case[2]}", marks=() if "al2" in case else pytest.mark.all
+            *case, id=f"{case[0]}-{case[2]}", marks=() if case in DEFAULT else pytest.mark.all
         )
         for case in CASES
     ],

@@ -140,6 +140,7 @@ trap '
 """
 
 
+@pytest.mark.all
 def test_killed_at_any_moment_it_can_be_taken_back_or_finished(guest):
     before = guest.tree()
     guest.write("/root/counting", COUNTING)

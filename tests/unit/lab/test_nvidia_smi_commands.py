@@ -16,7 +16,8 @@ from tests.unit.lab.standin_guest import Guest
 
 pytestmark = pytest.mark.slow
 Make = Callable[..., Guest]
-PYTHONS = list(surroundings.pythons().values())
+# All between them run what these two run.
+PYTHONS = [path for version, path in surroundings.pythons().items() if version in ("3.7", "3.13")]
 
 
 @pytest.mark.parametrize(

@@ -425,8 +425,8 @@ def test_failed_creation_says_which_gpus_are_affected(p4d):
 
 CHANGES = [  # from, to: instances swapped, made from nothing with the mode, taken away with it
     ("p4d.24xlarge", "all-balanced", "all-1g.5gb"),
-    ("p4d.24xlarge", "all-disabled", "all-3g.20gb"),
-    ("p5.48xlarge", "all-2g.20gb", "all-disabled"),
+    pytest.param("p4d.24xlarge", "all-disabled", "all-3g.20gb", marks=pytest.mark.all),
+    pytest.param("p5.48xlarge", "all-2g.20gb", "all-disabled", marks=pytest.mark.all),
 ]
 
 
