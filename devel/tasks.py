@@ -29,7 +29,7 @@ def test(
     no_lab: leave out tests/lab
     quick: unit tests without a lab, Packer or long searches: half a minute
     changed: unit tests that the difference to the last commit touches: half a minute
-    all: also what takes minutes, or another machine's software: before a release
+    all: also what takes minutes, or another machine's software: each night, and before a release
     kills: kill builds at random moments and look for leftovers, instead of the tests
     minutes: with --kills: how long: --minutes 60
     """
